@@ -1,0 +1,1 @@
+"""The trajectory API server: scored groups in, durable leased batches out."""

@@ -1,0 +1,1 @@
+"""The environment kit: turn an item into a scored group, the runner does the rest."""

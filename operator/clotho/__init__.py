@@ -1,0 +1,1 @@
+"""The control plane: TrainingRuns in, pods and an honest status out."""
