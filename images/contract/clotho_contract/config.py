@@ -1,0 +1,91 @@
+"""`/etc/clotho/run.yaml`: one file, rendered by the operator, the same for every pod of a run. It holds no secrets."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, field
+
+from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE
+from clotho_contract.settings import Inference, Model, PositiveInt, Settings, Training, Wandb
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+DEFAULT_GROUP_SIZE = 4  # what an Atropos environment uses when its config does not say
+
+
+class ConfigError(Exception):
+    """The config file is missing or wrong; the message says where and what to do."""
+
+
+class RunIdentity(Settings, frozen=True):
+    name: Annotated[str, Meta(min_length=1)]
+    namespace: Annotated[str, Meta(min_length=1)]
+    id: Annotated[str, Meta(min_length=1, description="Short and unique among all runs, also those of the same name.")]
+
+
+class Endpoints(Settings, frozen=True):
+    """Base URLs without a trailing slash and without credentials."""
+
+    api_server: str
+    inference: str
+
+
+class EnvironmentConfig(Settings, frozen=True):
+    name: Annotated[str, Meta(min_length=1)]
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+    min_batch_allocation: Annotated[float, Meta(ge=0, le=1)] | None = None
+    entry: str = ""  # what the environment image runs: a class, an Atropos file, `reasoning-gym:<task>`, ...
+    config: dict[str, JsonValue] = field(default_factory=dict)  # the environment's own fields, passed on untouched
+
+    @property
+    def group_size(self) -> int:
+        size = self.config.get("group_size", DEFAULT_GROUP_SIZE)
+        return size if isinstance(size, int) and not isinstance(size, bool) else DEFAULT_GROUP_SIZE
+
+
+class ApiServerConfig(Settings, frozen=True):
+    max_queue_bytes: PositiveInt = 8 * 1024**3
+    max_body_bytes: PositiveInt = 512 * 1024**2
+    lease_seconds: PositiveInt = 600
+    environment_timeout_seconds: PositiveInt = 300
+
+
+class RunConfig(Settings, frozen=True):
+    run: RunIdentity
+    endpoints: Endpoints
+    model: Model
+    training: Training
+    environments: tuple[EnvironmentConfig, ...] = ()
+    inference: Inference = field(default_factory=Inference)
+    api_server: ApiServerConfig = field(default_factory=ApiServerConfig)
+    wandb: Wandb | None = None
+    stall_after_seconds: PositiveInt = 1800
+
+    def environment(self, name: str) -> EnvironmentConfig:
+        for candidate in self.environments:
+            if candidate.name == name:
+                return candidate
+        known = ", ".join(e.name for e in self.environments) or "none"
+        raise ConfigError(f"environment {name!r} is not in the run's config; it has: {known}")
+
+
+def render(config: RunConfig) -> str:
+    return msgspec.yaml.encode(config).decode()
+
+
+def parse(text: str | bytes, source: str = "config") -> RunConfig:
+    try:
+        return msgspec.yaml.decode(text, type=RunConfig)
+    except msgspec.MsgspecError as error:  # names the field, e.g. `$.training.steps`
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def load(path: Path | None = None) -> RunConfig:
+    """Read the file named by the argument, else by $CLOTHO_CONFIG, else the place where the operator mounts it."""
+    path = path or Path(os.environ.get(CONFIG_VARIABLE, str(CONFIG_PATH)))
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the run's config {path}: {error.strerror}; set ${CONFIG_VARIABLE}") from error
+    return parse(text, str(path))

@@ -1,0 +1,23 @@
+"""Ports, paths and variable names that one side writes and another side reads."""
+
+from pathlib import Path
+from typing import Final
+
+API_SERVER_PORT: Final = 8000
+INFERENCE_PORT: Final = 8001
+TRAINER_STATUS_PORT: Final = 8002
+ENVIRONMENT_STATUS_PORT: Final = 8003
+
+CONFIG_PATH: Final = Path("/etc/clotho/run.yaml")
+DATA_PATH: Final = Path("/var/lib/clotho")  # the claim of the API server, and of the trainer: each has its own
+TOKENIZER_PATH: Final = Path("/run/clotho/tokenizer")  # where an environment finds the policy's tokenizer
+TERMINATION_MESSAGE_PATH: Final = Path("/dev/termination-log")
+
+CONFIG_VARIABLE: Final = "CLOTHO_CONFIG"
+DATA_VARIABLE: Final = "CLOTHO_DATA"
+ENVIRONMENT_VARIABLE: Final = "CLOTHO_ENVIRONMENT"  # which entry of `environments` this pod is
+TOKEN_VARIABLE: Final = "CLOTHO_TOKEN"  # noqa: S105 - the name of the variable, not a secret
+ADMIN_TOKEN_VARIABLE: Final = "CLOTHO_ADMIN_TOKEN"  # noqa: S105
+TERMINATION_MESSAGE_VARIABLE: Final = "CLOTHO_TERMINATION_MESSAGE"
+
+POLICY_VERSION_HEADER: Final = "X-Clotho-Policy-Version"

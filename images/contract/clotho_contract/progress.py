@@ -1,0 +1,48 @@
+"""What the trainer answers on `/progress`; the operator copies it into the run's status."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+State = Literal["loading", "waiting", "training", "saving", "finished"]
+
+
+class HistorySample(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    step: int
+    reward_mean: float | None = None
+    loss: float | None = None
+    percent_correct: float | None = None
+
+
+class CheckpointInfo(Struct, frozen=True, kw_only=True, rename="camel"):
+    step: int
+    path: str
+
+
+class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """`finished` is said only after the last step and its final checkpoint: it alone makes a run Completed."""
+
+    state: State
+    step: int
+    total_steps: int
+    policy_version: int = 0
+    reward_mean: float | None = None
+    loss: float | None = None
+    percent_correct: float | None = None
+    tokens_per_second: float | None = None
+    seconds_per_step: float | None = None
+    last_step_time: str | None = None  # RFC 3339
+    registered: bool = False
+    serving: bool = False
+    checkpoint: CheckpointInfo | None = None
+    history: tuple[HistorySample, ...] = ()
+    wandb_url: str | None = None
+
+
+def encode(progress: Progress) -> bytes:
+    return msgspec.json.encode(progress)
+
+
+def decode(body: bytes) -> Progress:
+    return msgspec.json.decode(body, type=Progress)

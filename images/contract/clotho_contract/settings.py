@@ -1,0 +1,148 @@
+"""The parts of a TrainingRun that its pods read too. The descriptions are what `kubectl explain` prints."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=False):
+    """Immutable, camelCase in files, and intolerant of misspelt fields."""
+
+
+class Model(Settings, frozen=True):
+    """The language model that is fine-tuned."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=512,
+            description="A Hugging Face name such as Qwen/Qwen3-8B, or a path below /models when claimName is set.",
+        ),
+    ]
+    revision: Annotated[str, Meta(min_length=1, description="Branch, tag or commit of the model repository.")] = "main"
+    dtype: Annotated[
+        Literal["auto", "bfloat16", "float16", "float32"],
+        Meta(description="Precision of the weights; auto takes what the checkpoint was saved in."),
+    ] = "bfloat16"
+    quantization: Annotated[
+        Literal["none", "nf4"], Meta(description="nf4 keeps the frozen base in 4 bits (QLoRA); it needs CUDA.")
+    ] = "none"
+
+
+class Lora(Settings, frozen=True):
+    """Low-rank adapters. A rank of 0 trains all weights."""
+
+    rank: Annotated[int, Meta(ge=0, le=1024, description="Rank of the adapters; 0 trains the full weights.")] = 32
+    alpha: Annotated[float, Meta(gt=0, description="Scale of the adapters' output: alpha / rank.")] = 64.0
+    dropout: Annotated[Fraction, Meta(description="Dropout on the adapters' input while training.")] = 0.0
+    target_modules: Annotated[
+        str, Meta(min_length=1, description="all-linear, or module names separated by commas.")
+    ] = "all-linear"
+
+
+class Loss(Settings, frozen=True):
+    """The policy-gradient objective, as TRL names it."""
+
+    type: Annotated[
+        Literal["grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"],
+        Meta(description="How token losses are clipped and averaged."),
+    ] = "dapo"
+    epsilon: Annotated[float, Meta(gt=0, description="Clip range of the importance ratio, below 1.")] = 0.2
+    epsilon_high: Annotated[float | None, Meta(description="Clip range above 1; the same as epsilon when absent.")] = (
+        None
+    )
+    beta: Annotated[float, Meta(ge=0, description="Weight of the KL penalty to the initial policy.")] = 0.0
+    entropy_coefficient: Annotated[float, Meta(ge=0, description="Weight of an entropy bonus.")] = 0.0
+    importance_sampling: Annotated[
+        Literal["token", "sequence"], Meta(description="Ratio per token, or per sequence (GSPO).")
+    ] = "token"
+    normalize_advantages: Annotated[
+        Literal["group", "batch", "none"],
+        Meta(description="Divide centred rewards by the standard deviation of the group, of the batch, or not."),
+    ] = "group"
+    mask_truncated: Annotated[bool, Meta(description="Leave out completions that ran into the token limit.")] = False
+
+
+class WorldModel(Settings, frozen=True):
+    """ECHO: an auxiliary loss on the tokens that the environment wrote."""
+
+    coefficient: Annotated[float, Meta(ge=0, description="Weight of the world-model loss; 0 turns it off.")] = 0.0
+    normalization: Annotated[
+        Literal["selected_tokens", "sequence_mean", "seq_mean_token_sum_norm"],
+        Meta(description="How the loss is averaged over the environment's tokens."),
+    ] = "selected_tokens"
+
+
+class Checkpoint(Settings, frozen=True):
+    """When the trainer saves, and how much it keeps."""
+
+    every_steps: Annotated[
+        PositiveInt, Meta(description="Save after this many steps; also at the end and on stop.")
+    ] = 25
+    keep: Annotated[PositiveInt, Meta(description="How many of the newest checkpoints stay on the volume.")] = 3
+
+
+class Training(Settings, frozen=True):
+    """How the policy is trained."""
+
+    steps: Annotated[
+        PositiveInt, Meta(le=10_000_000, description="Optimiser steps; the run is complete after the last.")
+    ]
+    backend: Annotated[
+        Literal["trl", "tinker"], Meta(description="trl trains on this pod's GPU, tinker on the Tinker service.")
+    ] = "trl"
+    batch_size: Annotated[
+        int, Meta(ge=1, le=65536, description="Sequences a step; a multiple of every environment's group size.")
+    ] = 128
+    micro_batch_size: Annotated[
+        int, Meta(ge=0, description="Sequences a forward pass; 0 lets the trainer choose. Divides batchSize.")
+    ] = 0
+    max_tokens: Annotated[
+        int, Meta(ge=2, le=10_000_000, description="Longest sequence that is trained, prompt included.")
+    ] = 9000
+    learning_rate: Annotated[float, Meta(gt=0, le=1, description="Step size of the optimiser.")] = 4e-5
+    scheduler: Annotated[
+        Literal["constant", "linear", "cosine", "constant_with_warmup"],
+        Meta(description="Course of the learning rate."),
+    ] = "constant"
+    warmup_steps: Annotated[int, Meta(ge=0, description="Steps over which the learning rate rises.")] = 0
+    weight_decay: Annotated[float, Meta(ge=0, description="Decoupled weight decay (AdamW).")] = 0.0
+    max_grad_norm: Annotated[float, Meta(gt=0, description="Gradients are clipped to this norm.")] = 1.0
+    gradient_checkpointing: Annotated[
+        bool, Meta(description="Recompute activations instead of keeping them: slower, less memory.")
+    ] = True
+    lora: Lora = field(default_factory=Lora)
+    loss: Loss = field(default_factory=Loss)
+    world_model: WorldModel = field(default_factory=WorldModel)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    max_off_policy_batches: Annotated[
+        PositiveInt, Meta(description="Batches that may wait in the queue before environments are told to slow down.")
+    ] = 3
+    max_staleness: Annotated[
+        int, Meta(ge=0, description="Drop groups made by a policy more than this many steps old; 0 keeps all.")
+    ] = 0
+    seed: Annotated[int, Meta(ge=0, description="Seeds weights, data order and sampling.")] = 0
+
+
+class Inference(Settings, frozen=True):
+    """How the policy is served to the environments."""
+
+    engine: Annotated[
+        Literal["auto", "transformers", "vllm"], Meta(description="auto picks the fastest engine that fits the model.")
+    ] = "auto"
+    temperature: Annotated[float, Meta(gt=0, le=10, description="Used where a request does not name one.")] = 1.0
+    max_batch_size: Annotated[PositiveInt, Meta(description="Sequences decoded together.")] = 128
+
+
+class Wandb(Settings, frozen=True):
+    """Where the run reports in Weights & Biases."""
+
+    mode: Annotated[Literal["online", "offline", "disabled"], Meta(description="offline writes to the volume.")] = (
+        "online"
+    )
+    project: Annotated[str, Meta(min_length=1, description="Project name.")] = "atropos-tinker"
+    entity: Annotated[str, Meta(description="Team or user; empty takes the key's default.")] = ""

@@ -1,0 +1,56 @@
+"""The last words of a container: `{reason, message, step}`, which the operator classifies and shows in status."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from clotho_contract.names import TERMINATION_MESSAGE_PATH, TERMINATION_MESSAGE_VARIABLE
+
+Reason = Literal[
+    "Finished",  # the work is done; for a trainer: last step and final checkpoint
+    "Stopped",  # asked to by a signal, state saved
+    "InvalidConfig",  # permanent: trying again cannot help
+    "ModelUnreadable",
+    "OutOfMemory",
+    "NonFiniteLoss",
+    "Unauthorized",
+    "DependencyUnavailable",
+    "EnvironmentFailed",
+    "InternalError",
+]
+LIMIT = 4096  # what the kubelet keeps
+
+
+class Termination(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    reason: Reason
+    message: str
+    step: int | None = None
+
+
+def encode(termination: Termination) -> bytes:
+    body = msgspec.json.encode(termination)
+    if len(body) <= LIMIT:
+        return body
+    excess = len(body) - LIMIT
+    shorter = termination.message.encode()[: -(excess + 3)].decode(errors="ignore") + "…"
+    return msgspec.json.encode(msgspec.structs.replace(termination, message=shorter))
+
+
+def decode(text: str) -> Termination | None:
+    """None for anything that is not ours: foreign images write what they like."""
+    try:
+        return msgspec.json.decode(text, type=Termination)
+    except msgspec.MsgspecError:
+        return None
+
+
+def write(termination: Termination) -> None:
+    """Best effort: a laptop has no /dev/termination-log, and the exit must not fail over it."""
+    path = Path(os.environ.get(TERMINATION_MESSAGE_VARIABLE, str(TERMINATION_MESSAGE_PATH)))
+    try:
+        path.write_bytes(encode(termination))
+    except OSError:
+        return
