@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, field
@@ -10,7 +10,6 @@ from msgspec import Meta, field
 from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE
 from clotho_contract.settings import Inference, Model, PositiveInt, Settings, Training, Wandb
 
-JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 DEFAULT_GROUP_SIZE = 4  # what an Atropos environment uses when its config does not say
 
 
@@ -36,7 +35,7 @@ class EnvironmentConfig(Settings, frozen=True):
     weight: Annotated[float, Meta(gt=0)] = 1.0
     min_batch_allocation: Annotated[float, Meta(ge=0, le=1)] | None = None
     entry: str = ""  # what the environment image runs: a class, an Atropos file, `reasoning-gym:<task>`, ...
-    config: dict[str, JsonValue] = field(default_factory=dict)  # the environment's own fields, passed on untouched
+    config: dict[str, Any] = field(default_factory=dict)  # the environment's own fields, passed on untouched
 
     @property
     def group_size(self) -> int:
