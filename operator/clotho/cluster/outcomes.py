@@ -1,0 +1,86 @@
+"""What the API server can answer besides success, as types: each says whether trying again can help."""
+
+# ruff: noqa: N818 - named for what the server said
+
+from msgspec import Struct
+
+
+class ApiError(Exception):
+    """The request did not succeed; `code` is the HTTP status, 0 when no answer came."""
+
+    def __init__(self, what: str, message: str, code: int = 0, reason: str = "") -> None:
+        super().__init__(f"{what}: {message}" + (f" ({code} {reason})".rstrip() if code else ""))
+        self.code = code
+        self.reason = reason
+        self.message = message
+
+
+class NotFound(ApiError):
+    """The object, its namespace or its kind is not there."""
+
+
+class Gone(ApiError):
+    """The resource version is too old; list again."""
+
+
+class Conflict(ApiError):
+    """Somebody wrote in between, or a precondition no longer holds."""
+
+
+class AlreadyExists(Conflict):
+    """The name is taken; with names derived from the run that usually means: our own earlier write."""
+
+
+class Invalid(ApiError):
+    """The server will never take this object as it is."""
+
+
+class Forbidden(ApiError):
+    """Role, quota or admission policy says no; an administrator may change that, so it is worth asking again later."""
+
+
+class Unauthorized(ApiError):
+    """The token was not accepted."""
+
+
+class Transient(ApiError):
+    """No answer, a time-out or an error of the server: the same request may succeed a little later."""
+
+    retry_after: float | None = None
+
+
+class TooManyRequests(Transient):
+    def __init__(self, what: str, message: str, code: int = 429, reason: str = "", retry_after: float = 1.0) -> None:
+        super().__init__(what, message, code, reason)
+        self.retry_after = retry_after
+
+
+class StatusDetails(Struct, frozen=True, rename="camel"):
+    retry_after_seconds: float | None = None
+
+
+class Status(Struct, frozen=True):
+    """`v1.Status`, the body of every refusal."""
+
+    message: str = ""
+    reason: str = ""
+    details: StatusDetails | None = None
+
+
+def from_answer(what: str, code: int, status: Status, retry_after: str | None) -> ApiError:
+    reason, message = status.reason, status.message or "no message"
+    if code == 409:
+        kind = AlreadyExists if reason == "AlreadyExists" else Conflict
+        return kind(what, message, code, reason)
+    if code == 429:
+        return TooManyRequests(what, message, code, reason, _seconds(retry_after, status.details))
+    if code >= 500:
+        return Transient(what, message, code, reason)
+    kinds: dict[int, type[ApiError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound, 410: Gone}
+    return kinds.get(code, Invalid)(what, message, code, reason)
+
+
+def _seconds(header: str | None, details: StatusDetails | None) -> float:
+    if header is not None and header.isdigit():
+        return float(header)
+    return details.retry_after_seconds or 1.0 if details else 1.0
