@@ -323,6 +323,15 @@ require (
 // kube-router names a commit that the module proxy may no longer have; Kubernetes' own choice serves both.
 replace github.com/vishvananda/netlink => github.com/vishvananda/netlink v1.3.1
 
+// CoreDNS would raise etcd above what the Kubernetes release was tested with.
+replace (
+	go.etcd.io/etcd/api/v3 => go.etcd.io/etcd/api/v3 v3.6.8
+	go.etcd.io/etcd/client/pkg/v3 => go.etcd.io/etcd/client/pkg/v3 v3.6.8
+	go.etcd.io/etcd/client/v3 => go.etcd.io/etcd/client/v3 v3.6.8
+	go.etcd.io/etcd/pkg/v3 => go.etcd.io/etcd/pkg/v3 v3.6.8
+	go.etcd.io/etcd/server/v3 => go.etcd.io/etcd/server/v3 v3.6.8
+)
+
 // Kubernetes keeps its libraries in the same tree and releases them as v0.<minor>.<patch>.
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
