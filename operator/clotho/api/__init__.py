@@ -1,0 +1,1 @@
+"""The kinds of clotho.dev as typed, frozen models, and their CRDs. No I/O."""

@@ -1,0 +1,141 @@
+"""TrainingRun status: what is known about a run, and all that the next pass of the operator needs to know."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from clotho_contract.progress import CheckpointInfo, HistorySample
+
+Phase = Literal["Pending", "Starting", "Running", "Stopping", "Stopped", "Completed", "Failed", "Suspended"]
+FINISHED_PHASES: frozenset[Phase] = frozenset({"Stopped", "Completed", "Failed"})
+ConditionType = Literal[
+    "Accepted",
+    "APIServerReady",
+    "TrainerReady",
+    "EnvironmentsReady",
+    "Ready",
+    "Reconciling",
+    "Stalled",
+    "Succeeded",
+]
+Truth = Literal["True", "False", "Unknown"]
+PodState = Literal["Waiting", "Starting", "Ready", "NotReady", "Stopping", "Succeeded", "Failed", "Missing"]
+
+
+class StatusPart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Tolerant of fields of other versions, silent about what is not known."""
+
+
+class Condition(StatusPart, frozen=True):
+    type: ConditionType
+    status: Truth
+    reason: str
+    message: str
+    last_transition_time: datetime
+    observed_generation: int
+
+
+class RunProgress(StatusPart, frozen=True):
+    """How far the training is."""
+
+    step: Annotated[int, Meta(description="Optimiser steps done.")]
+    total_steps: Annotated[int, Meta(description="Optimiser steps asked for.")]
+    percent: Annotated[int, Meta(description="Steps done, in percent.")]
+    reward_mean: Annotated[float | None, Meta(description="Mean reward of the last batch.")] = None
+    loss: Annotated[float | None, Meta(description="Loss of the last step.")] = None
+    percent_correct: Annotated[float | None, Meta(description="Share of right answers, where environments say.")] = None
+    tokens_per_second: Annotated[float | None, Meta(description="Tokens trained a second.")] = None
+    eta_seconds: Annotated[int | None, Meta(description="Seconds until the last step at the present speed.")] = None
+    last_step_time: Annotated[datetime | None, Meta(description="When the last step was made.")] = None
+
+
+class LastExit(StatusPart, frozen=True):
+    """How a pod of the component last ended."""
+
+    reason: Annotated[str, Meta(description="OOMKilled, Evicted, InvalidConfig, Error, ...")]
+    message: Annotated[str, Meta(description="What happened, in one sentence.")]
+    exit_code: Annotated[int | None, Meta(description="Exit code of the container.")] = None
+    time: Annotated[datetime | None, Meta(description="When it was noticed.")] = None
+
+
+class Retry(StatusPart, frozen=True):
+    """A failed pod that is accounted for and will be replaced; written before the pod is deleted."""
+
+    uid: Annotated[str, Meta(description="The pod that ends.")]
+    at: Annotated[datetime, Meta(description="Not before this time.")]
+
+
+class ComponentStatus(StatusPart, frozen=True):
+    """One part of the run."""
+
+    name: Annotated[str, Meta(description="api-server, trainer, or the name of the environment.")]
+    state: Annotated[PodState, Meta(description="The state of the pod; of several, the one furthest from ready.")]
+    replicas: Annotated[int, Meta(description="Pods wanted.")] = 1
+    ready: Annotated[int, Meta(description="Pods ready.")] = 0
+    pod: Annotated[str, Meta(description="Name of the pod; for environments, of the first.")] = ""
+    restarts: Annotated[int, Meta(description="Pods replaced after they ended.")] = 0
+    failures: Annotated[int, Meta(description="Restarts that count against restarts.limit.")] = 0
+    last_exit: LastExit | None = None
+    retries: Annotated[tuple[Retry, ...], Meta(description="Ended pods that wait for their replacement.")] = ()
+
+
+class Components(StatusPart, frozen=True):
+    """The parts of the run."""
+
+    api_server: ComponentStatus | None = None
+    trainer: ComponentStatus | None = None
+    environments: tuple[ComponentStatus, ...] = ()
+
+
+class StallStatus(StatusPart, frozen=True):
+    """A standstill that was noticed; cleared by the next step."""
+
+    cause: Annotated[str, Meta(description="EnvironmentsNotProducing, InferenceNotAnswering, TrainerHung, ...")]
+    since: Annotated[datetime, Meta(description="When the run last moved.")]
+    restarting: Annotated[
+        tuple[str, ...], Meta(description="Pods (by uid) that are restarted because of it; written beforehand.")
+    ] = ()
+
+
+class Results(StatusPart, frozen=True):
+    """What a finished run leaves behind."""
+
+    step: Annotated[int, Meta(description="The last step.")]
+    reward_mean: Annotated[float | None, Meta(description="Mean reward of the last batch.")] = None
+    loss: Annotated[float | None, Meta(description="Loss of the last step.")] = None
+    percent_correct: Annotated[float | None, Meta(description="Share of right answers.")] = None
+    claim: Annotated[str, Meta(description="Volume claim that holds the weights.")] = ""
+    path: Annotated[str, Meta(description="Folder of the final checkpoint on that claim.")] = ""
+    wandb_url: Annotated[str, Meta(description="The run in Weights & Biases.")] = ""
+
+
+class TrainingRunStatus(StatusPart, frozen=True):
+    """Derived by the operator; never edited by people."""
+
+    phase: Annotated[Phase, Meta(description="Where the run is in its life.")] = "Pending"
+    observed_generation: Annotated[int, Meta(description="The generation of spec that this status is about.")] = -1
+    message: Annotated[str, Meta(description="One sentence for people.")] = ""
+    conditions: tuple[Condition, ...] = ()
+    progress: RunProgress | None = None
+    history: Annotated[
+        tuple[HistorySample, ...], Meta(max_length=10, description="At most ten samples spread over the run.")
+    ] = ()
+    components: Components | None = None
+    attempt: Annotated[int, Meta(description="How many trainer pods the run has had.")] = 0
+    restarts: Annotated[int, Meta(description="Restarts of all components.")] = 0
+    checkpoint: Annotated[CheckpointInfo | None, Meta(description="The newest complete checkpoint.")] = None
+    stall: StallStatus | None = None
+    results: Results | None = None
+    wandb_url: Annotated[str, Meta(description="The run in Weights & Biases.")] = ""
+    start_time: Annotated[datetime | None, Meta(description="When the run started or was last resumed.")] = None
+    running_time: Annotated[datetime | None, Meta(description="When everything was first ready since then.")] = None
+    completion_time: Annotated[datetime | None, Meta(description="When the run was finished, in whatever way.")] = None
+    written_at: Annotated[datetime | None, Meta(description="When this status was written.")] = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.phase in FINISHED_PHASES
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        return next((c for c in self.conditions if c.type == kind), None)

@@ -1,0 +1,217 @@
+"""TrainingRun: what a person asks for. The descriptions are what `kubectl explain` prints."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from clotho.api.metadata import Metadata
+from clotho.api.status import TrainingRunStatus
+from clotho_contract.config import DEFAULT_GROUP_SIZE
+from clotho_contract.settings import Inference, Model, PositiveInt, Settings, Training, Wandb
+
+ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^$|^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
+Quantity = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$")]
+PodTemplate = Annotated[
+    dict[str, Any],
+    Meta(
+        description=(
+            "A partial pod (metadata, spec) merged strategically over the rendered one: node selectors, "
+            "tolerations, resources, another image, extra volumes or containers. The main container is called `main`."
+        )
+    ),
+]
+
+
+class ModelSpec(Model, frozen=True):
+    """The language model that is fine-tuned, and where it comes from."""
+
+    claim_name: Annotated[
+        ObjectName,
+        Meta(description="Volume claim with models, mounted at /models. Empty gives an empty, temporary /models."),
+    ] = ""
+    secret_name: Annotated[
+        ObjectName, Meta(description="Secret with the key HF_TOKEN, for gated models on the Hugging Face Hub.")
+    ] = ""
+
+
+class EnvironmentSpec(Settings, frozen=True):
+    """One environment: a task that samples from the policy and scores what it answers."""
+
+    name: Annotated[
+        str,
+        Meta(
+            max_length=40,
+            pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+            description="Name of the environment within the run; part of the names of its pods.",
+        ),
+    ]
+    replicas: Annotated[
+        int, Meta(ge=0, le=256, description="How many pods produce trajectories. Can be changed at any time.")
+    ] = 1
+    weight: Annotated[float, Meta(gt=0, description="Share of each batch, relative to the other environments.")] = 1.0
+    min_batch_allocation: Annotated[
+        float | None, Meta(ge=0, le=1, description="Smallest share of each batch that this environment fills.")
+    ] = None
+    image: Annotated[
+        str, Meta(max_length=512, description="Image that holds the environment; empty takes the operator's own.")
+    ] = ""
+    entry: Annotated[
+        str,
+        Meta(
+            max_length=512,
+            description="What the image runs: `letters`, `module:Class`, `path/to/file.py`, `atropos:path/to/file.py`, "
+            "`reasoning-gym:<task>`, `verifiers:<name>`. Empty takes the environment's name.",
+        ),
+    ] = ""
+    config: Annotated[
+        dict[str, Any],
+        Meta(description="The environment's own settings, handed over untouched; `group_size` is known to all."),
+    ] = field(default_factory=dict)
+    template: PodTemplate = field(default_factory=dict)
+
+    @property
+    def group_size(self) -> int:
+        size = self.config.get("group_size", DEFAULT_GROUP_SIZE)
+        return size if isinstance(size, int) and not isinstance(size, bool) else DEFAULT_GROUP_SIZE
+
+
+class TrainerSpec(Settings, frozen=True):
+    """The pod that trains and serves the policy."""
+
+    gpus: Annotated[int, Meta(ge=0, le=64, description="GPUs (nvidia.com/gpu) of the trainer; 0 runs on the CPU.")] = 1
+    disruption_budget: Annotated[
+        bool, Meta(description="Create a PodDisruptionBudget, so that draining a node waits for the trainer.")
+    ] = False
+    tinker_secret_name: Annotated[
+        ObjectName, Meta(description="Secret with the key TINKER_API_KEY; needed by the tinker backend.")
+    ] = ""
+    template: PodTemplate = field(default_factory=dict)
+
+
+class ApiServerSpec(Settings, frozen=True):
+    """The pod that collects scored trajectories and hands batches to the trainer."""
+
+    template: PodTemplate = field(default_factory=dict)
+
+
+class Storage(Settings, frozen=True):
+    """Where checkpoints and queued trajectories live."""
+
+    size: Annotated[Quantity, Meta(description="Size of the trainer's claim, which holds the checkpoints.")] = "50Gi"
+    api_server_size: Annotated[Quantity, Meta(description="Size of the API server's claim.")] = "20Gi"
+    storage_class_name: Annotated[
+        ObjectName, Meta(description="Storage class of both claims; empty takes the cluster's default.")
+    ] = ""
+    claim_name: Annotated[
+        ObjectName,
+        Meta(description="An existing claim for the trainer: continue from the newest checkpoint in it."),
+    ] = ""
+    retain: Annotated[bool, Meta(description="Keep the trainer's claim when the run is deleted.")] = True
+    ephemeral: Annotated[
+        bool, Meta(description="No claims at all: a pod that is replaced starts from nothing. For experiments.")
+    ] = False
+
+
+class WandbSpec(Wandb, frozen=True):
+    """Weights & Biases."""
+
+    secret_name: Annotated[ObjectName, Meta(description="Secret with the key WANDB_API_KEY.")] = ""
+
+
+class Tracking(Settings, frozen=True):
+    """Where metrics go besides status and Prometheus."""
+
+    wandb: WandbSpec | None = None
+
+
+class Restarts(Settings, frozen=True):
+    """How failures are answered. Evictions, preemptions and lost nodes do not count."""
+
+    limit: Annotated[
+        int, Meta(ge=0, le=1000, description="Restarts of each component after failures of its own, in all.")
+    ] = 3
+    backoff_seconds: Annotated[
+        int, Meta(ge=0, le=3600, description="Wait before the first restart; it doubles up to ten minutes.")
+    ] = 10
+
+
+class Stall(Settings, frozen=True):
+    """What counts as a standstill: pods are alive but no step is made."""
+
+    after_seconds: Annotated[PositiveInt, Meta(le=31_536_000, description="Seconds without a step.")] = 1800
+    action: Annotated[
+        Literal["Report", "Restart"], Meta(description="Only report it, or restart the component that causes it too.")
+    ] = "Report"
+
+
+Seconds = Annotated[int, Meta(ge=1, le=3_153_600_000)]
+
+
+class TrainingRunSpec(Settings, frozen=True):
+    """One reinforcement-learning fine-tuning run: `model`, `environments` and `training.steps` are enough."""
+
+    model: ModelSpec
+    environments: Annotated[
+        tuple[EnvironmentSpec, ...], Meta(min_length=1, max_length=32, description="At least one environment.")
+    ]
+    training: Training
+    inference: Inference = field(default_factory=Inference)
+    trainer: TrainerSpec = field(default_factory=TrainerSpec)
+    api_server: ApiServerSpec = field(default_factory=ApiServerSpec)
+    storage: Storage = field(default_factory=Storage)
+    tracking: Tracking = field(default_factory=Tracking)
+    restarts: Restarts = field(default_factory=Restarts)
+    stall: Stall = field(default_factory=Stall)
+    suspend: Annotated[
+        bool, Meta(description="Stop all pods, keep the checkpoint, and go on from it once this is false again.")
+    ] = False
+    stop: Annotated[bool, Meta(description="End the run for good after a last checkpoint.")] = False
+    deadline_seconds: Annotated[
+        Seconds | None, Meta(description="The run fails when it is not complete this long after its (re)start.")
+    ] = None
+    ttl_seconds_after_finished: Annotated[
+        Annotated[int, Meta(ge=0, le=3_153_600_000)] | None,
+        Meta(description="Delete the run this long after it is completed, stopped or failed."),
+    ] = None
+
+
+class TrainingRun(Struct, frozen=True, kw_only=True):
+    metadata: Metadata
+    spec: TrainingRunSpec
+    status: TrainingRunStatus = field(default_factory=TrainingRunStatus)
+
+
+class UnreadableRun(Struct, frozen=True, kw_only=True):
+    """A run whose spec does not decode (the CRD was changed under it): its status can still say so."""
+
+    metadata: Metadata
+    problem: str
+    status: TrainingRunStatus = field(default_factory=TrainingRunStatus)
+
+
+class _Envelope(Struct, frozen=True):
+    metadata: Metadata
+    status: Any = None
+
+
+def parse(body: Mapping[str, Any]) -> TrainingRun | UnreadableRun:
+    """Read what the API server sent. A broken status is forgotten: it is derived again. A broken spec is reported."""
+    envelope = msgspec.convert(body, _Envelope)
+    try:
+        status = msgspec.convert(envelope.status or {}, TrainingRunStatus)
+    except msgspec.ValidationError:
+        status = TrainingRunStatus()
+    try:
+        spec = msgspec.convert(body.get("spec", {}), TrainingRunSpec)
+    except msgspec.ValidationError as error:
+        return UnreadableRun(metadata=envelope.metadata, problem=_spell_out(str(error)), status=status)
+    return TrainingRun(metadata=envelope.metadata, spec=spec, status=status)
+
+
+def _spell_out(problem: str) -> str:
+    """`Expected `int`, got `str` - at `$.training.steps`` -> `spec.training.steps: expected `int`, got `str``."""
+    what, found, where = problem.partition(" - at `")
+    path = f"spec{where.rstrip('`').removeprefix('$')}" if found else "spec"
+    return f"{path}: {what[:1].lower()}{what[1:]}"

@@ -1,0 +1,136 @@
+"""The seam between deciding and doing: what `plan` is told, and what it answers.
+
+`cluster/` fills `Observed` from its caches and probes, calls `plan`, carries out the actions in order, replaces the
+status (when there is one to write), posts the events, and calls again at `wake_at` or when something changes.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from msgspec import Struct, field
+
+from clotho.api.status import TrainingRunStatus
+from clotho.plan.pods import Pod
+from clotho_contract.progress import Progress
+
+Kind = Literal[
+    "Pod", "Service", "Secret", "NetworkPolicy", "PersistentVolumeClaim", "PodDisruptionBudget", "TrainingRun"
+]
+Manifest = dict[str, Any]
+Answer = TypeVar("Answer")
+
+
+class ObjectKey(Struct, frozen=True):
+    """One object in the run's namespace."""
+
+    kind: Kind
+    name: str
+
+
+class ObjectSeen(Struct, frozen=True, kw_only=True):
+    """An object other than a pod, of which only its existence and what it was rendered from matter."""
+
+    uid: str
+    resource_version: str
+    fingerprint: str = ""  # the value of FINGERPRINT_ANNOTATION
+    is_terminating: bool = False
+
+
+class Probe(Struct, Generic[Answer], frozen=True, kw_only=True):
+    """The last time a pod was asked. `answer` is None when it did not answer; then `problem` says why."""
+
+    pod_uid: str  # an answer of an earlier pod says nothing about the present one
+    taken_at: datetime
+    answer: Answer | None = None
+    problem: str = ""
+
+
+class QueueStatus(Struct, frozen=True, kw_only=True):
+    """What the planner wants to know of the API server's `/status`."""
+
+    current_step: int = 0
+    queue_groups: int = 0
+    batches_ready: int = 0  # complete batches that wait for the trainer, leased ones included
+    is_full: bool = False
+    environments_connected: int = 0
+
+
+class Probes(Struct, frozen=True, kw_only=True):
+    """Filled by `cluster/`'s probe pool; None = not asked yet."""
+
+    trainer: Probe[Progress] | None = None  # GET trainer:8002/progress
+    api_server: Probe[QueueStatus] | None = None  # GET api-server:8000/status, with the run's token
+    inference: Probe[bool] | None = None  # GET trainer:8001/health: the answer is True
+
+
+class Observed(Struct, frozen=True, kw_only=True):
+    """All that is known of one run besides the TrainingRun itself.
+
+    Only what carries this run's uid in UID_LABEL belongs in here: pods of an earlier run of the same name do not.
+    The answers of the operator's own writes are in `pods` and `objects` at once; `pending` names writes whose outcome
+    is not known (time-out, lost connection): nothing is decided about these objects until the watch has shown them.
+    """
+
+    pods: tuple[Pod, ...] = ()
+    objects: Mapping[ObjectKey, ObjectSeen] = field(default_factory=dict)
+    probes: Probes = Probes()
+    pending: frozenset[ObjectKey] = frozenset()
+
+
+class Create(Struct, frozen=True, kw_only=True):
+    """POST. AlreadyExists counts as success when the object carries this run's uid, else as a transient error.
+
+    `random_keys`: keys of the manifest's `data` that the writer fills with fresh random tokens (Secrets only), so that
+    no token ever passes through a plan.
+    """
+
+    key: ObjectKey
+    manifest: Manifest
+    random_keys: tuple[str, ...] = ()
+
+
+class Apply(Struct, frozen=True, kw_only=True):
+    """Server-side apply, forced, with FIELD_MANAGER. Leaves keys alone that an earlier Create filled at random."""
+
+    key: ObjectKey
+    manifest: Manifest
+
+
+class Delete(Struct, frozen=True, kw_only=True):
+    """DELETE with uid and resourceVersion as preconditions; a conflict means: look again. Grace None: the pod's."""
+
+    key: ObjectKey
+    uid: str
+    resource_version: str
+    grace_seconds: int | None = None
+
+
+Action = Create | Apply | Delete
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Posted after the status is written. `cause` is the bounded label that restart and stall counters are kept by."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    cause: str = ""
+
+
+RESTARTING = "Restarting"  # Event.reason: clotho_restarts_total{reason=cause}
+STALLED = "Stalled"  # Event.reason: clotho_stalls_total{cause=cause}
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """What to do now. Actions rest on the stored status alone, never on the new one: so the order in which actions
+    and status are written cannot matter, and a crash between any two writes is harmless.
+
+    `status`, when not None, replaces the whole status (not a merge: what is absent must vanish), guarded by the run's
+    resourceVersion. After a status write the run is planned again at once.
+    """
+
+    actions: tuple[Action, ...] = ()
+    status: TrainingRunStatus | None = None
+    events: tuple[Event, ...] = ()
+    wake_at: datetime | None = None

@@ -1,0 +1,130 @@
+"""A run's pod as decisions see it, decoded from the API server's JSON as it is."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from clotho.api.metadata import Metadata
+from clotho.api.names import ATTEMPT_LABEL, COMPONENT_LABEL, ENVIRONMENT_LABEL, INDEX_LABEL
+
+
+class _Shape(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The subset of a Kubernetes type that is read here."""
+
+
+class Waiting(_Shape, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class Running(_Shape, frozen=True):
+    started_at: datetime | None = None
+
+
+class Terminated(_Shape, frozen=True):
+    exit_code: int = 0
+    signal: int = 0
+    reason: str = ""
+    message: str = ""
+    finished_at: datetime | None = None
+
+
+class ContainerState(_Shape, frozen=True):
+    waiting: Waiting | None = None
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(_Shape, frozen=True):
+    name: str
+    image: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+
+
+class PodCondition(_Shape, frozen=True):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class PodStatus(_Shape, frozen=True):
+    phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"] = "Pending"
+    reason: str = ""
+    message: str = ""
+    pod_ip: str = field(default="", name="podIP")
+    conditions: tuple[PodCondition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class PodSpec(_Shape, frozen=True):
+    node_name: str = ""
+
+
+class Pod(Struct, frozen=True, kw_only=True):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def component(self) -> str:
+        return self.metadata.labels.get(COMPONENT_LABEL, "")
+
+    @property
+    def environment(self) -> str:
+        return self.metadata.labels.get(ENVIRONMENT_LABEL, "")
+
+    @property
+    def index(self) -> int:
+        return _number(self.metadata.labels.get(INDEX_LABEL, ""))
+
+    @property
+    def attempt(self) -> int:
+        return _number(self.metadata.labels.get(ATTEMPT_LABEL, ""))
+
+    @property
+    def is_terminating(self) -> bool:
+        return self.metadata.is_being_deleted
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_running(self) -> bool:
+        return self.status.phase == "Running" and not self.is_terminating
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_running and any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+
+    @property
+    def containers(self) -> tuple[ContainerStatus, ...]:
+        """Init containers first: that is the order in which they fail."""
+        return self.status.init_container_statuses + self.status.container_statuses
+
+    def condition(self, kind: str) -> PodCondition | None:
+        return next((c for c in self.status.conditions if c.type == kind), None)
+
+
+def parse_pod(body: Mapping[str, Any]) -> Pod:
+    return msgspec.convert(body, Pod)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

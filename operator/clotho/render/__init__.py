@@ -1,0 +1,1 @@
+"""TrainingRun in, Kubernetes manifests out. No I/O."""

@@ -1,0 +1,16 @@
+"""What the administrator of the operator decides about the pods of every run."""
+
+from msgspec import Struct
+
+
+class Images(Struct, frozen=True, kw_only=True):
+    api_server: str = "ghcr.io/clotho-dev/api-server:0.1.0"
+    trainer: str = "ghcr.io/clotho-dev/trainer:0.1.0"
+    environment: str = "ghcr.io/clotho-dev/environment:0.1.0"
+
+
+class RenderSettings(Struct, frozen=True, kw_only=True):
+    images: Images = Images()
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    cluster_domain: str = "cluster.local"
