@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from clotho.api.metadata import Metadata
 from clotho.api.status import TrainingRunStatus
 from clotho_contract.config import DEFAULT_GROUP_SIZE
-from clotho_contract.settings import Inference, Model, PositiveInt, Settings, Training, Wandb
+from clotho_contract.settings import Fraction, Inference, Model, PositiveInt, Settings, Training, Wandb
 
 ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^$|^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
 Quantity = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$")]
@@ -52,7 +52,7 @@ class EnvironmentSpec(Settings, frozen=True):
     ] = 1
     weight: Annotated[float, Meta(gt=0, description="Share of each batch, relative to the other environments.")] = 1.0
     min_batch_allocation: Annotated[
-        float | None, Meta(ge=0, le=1, description="Smallest share of each batch that this environment fills.")
+        Fraction | None, Meta(description="Smallest share of each batch that this environment fills.")
     ] = None
     image: Annotated[
         str, Meta(max_length=512, description="Image that holds the environment; empty takes the operator's own.")
