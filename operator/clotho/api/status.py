@@ -116,7 +116,10 @@ class TrainingRunStatus(StatusPart, frozen=True):
     phase: Annotated[Phase, Meta(description="Where the run is in its life.")] = "Pending"
     observed_generation: Annotated[int, Meta(description="The generation of spec that this status is about.")] = -1
     message: Annotated[str, Meta(description="One sentence for people.")] = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = ()
     progress: RunProgress | None = None
     history: Annotated[
         tuple[HistorySample, ...], Meta(max_length=10, description="At most ten samples spread over the run.")

@@ -1,7 +1,7 @@
 """TrainingRun: what a person asks for. The descriptions are what `kubectl explain` prints."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -22,6 +22,14 @@ PodTemplate = Annotated[
         )
     ),
 ]
+
+GROUP_SIZE_SCHEMA: Final = {
+    "type": "integer",
+    "format": "int64",
+    "minimum": 1,
+    "maximum": 65536,
+    "description": f"Completions that are scored together; {DEFAULT_GROUP_SIZE} when absent.",
+}
 
 
 class ModelSpec(Model, frozen=True):
@@ -67,7 +75,10 @@ class EnvironmentSpec(Settings, frozen=True):
     ] = ""
     config: Annotated[
         dict[str, Any],
-        Meta(description="The environment's own settings, handed over untouched; `group_size` is known to all."),
+        Meta(
+            description="The environment's own settings, handed over untouched; `group_size` is known to all.",
+            extra_json_schema={"properties": {"group_size": GROUP_SIZE_SCHEMA}},
+        ),
     ] = field(default_factory=dict)
     template: PodTemplate = field(default_factory=dict)
 
@@ -154,7 +165,13 @@ class TrainingRunSpec(Settings, frozen=True):
 
     model: ModelSpec
     environments: Annotated[
-        tuple[EnvironmentSpec, ...], Meta(min_length=1, max_length=32, description="At least one environment.")
+        tuple[EnvironmentSpec, ...],
+        Meta(
+            min_length=1,
+            max_length=32,
+            description="At least one environment.",
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
     ]
     training: Training
     inference: Inference = field(default_factory=Inference)

@@ -1,0 +1,56 @@
+"""The CEL rules once more in Python, for objects that got past them (an older CRD) and for tools without a cluster."""
+
+import re
+from collections.abc import Iterator
+
+from clotho.api.training_run import EnvironmentSpec, TrainingRunSpec
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+def problems(name: str, spec: TrainingRunSpec) -> tuple[str, ...]:
+    """Everything that is wrong, at once: each names the field, the value and what is allowed."""
+    return tuple(_problems(name, spec))
+
+
+def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
+    if len(name) > 63 or not _NAME.fullmatch(name):
+        yield "metadata.name: at most 63 lower-case letters, digits and hyphens, a letter first: part of host names"
+    yield from _batch_problems(spec)
+    names = [environment.name for environment in spec.environments]
+    for repeated in sorted({each for each in names if names.count(each) > 1}):
+        yield f"environments: {repeated} appears more than once"
+    if sum(environment.min_batch_allocation or 0.0 for environment in spec.environments) > 1.0:
+        yield "environments: the minBatchAllocation of all must not add up to more than 1"
+    if spec.training.backend == "tinker" and not spec.trainer.tinker_secret_name:
+        yield "trainer.tinkerSecretName is needed by training.backend tinker: the Secret with TINKER_API_KEY"
+    if spec.model.quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):
+        yield "model.quantization nf4 needs trainer.gpus of at least 1 and training.lora.rank of at least 1"
+    if spec.training.loss.epsilon_high is not None and spec.training.loss.epsilon_high <= 0:
+        yield "training.loss.epsilonHigh must be greater than 0"
+    if spec.storage.ephemeral and spec.storage.claim_name:
+        yield "storage.claimName and storage.ephemeral exclude each other"
+    wandb = spec.tracking.wandb
+    if wandb is not None and wandb.mode == "online" and not wandb.secret_name:
+        yield "tracking.wandb.secretName is needed in mode online: the Secret with WANDB_API_KEY; or set mode to offline"
+
+
+def _batch_problems(spec: TrainingRunSpec) -> Iterator[str]:
+    batch, micro = spec.training.batch_size, spec.training.micro_batch_size
+    if micro and batch % micro:
+        yield f"training.microBatchSize: {micro} does not divide batchSize {batch}; use 0 to let the trainer choose"
+    for environment in spec.environments:
+        if problem := _group_problem(batch, environment):
+            yield problem
+
+
+def _group_problem(batch: int, environment: EnvironmentSpec) -> str | None:
+    given = environment.config.get("group_size", environment.group_size)
+    if given != environment.group_size or given < 1:
+        return f"environments.{environment.name}.config.group_size: {given!r} is not a number of at least 1"
+    size = environment.group_size
+    if batch % size == 0:
+        return None
+    below = batch - batch % size
+    choice = f"{below} or {below + size}" if below else f"{size}"
+    return f"training.batchSize: {batch} is not a multiple of group_size {size} (environment {environment.name}); use {choice}"
