@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TextIO
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -23,9 +23,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
-def set_up(level: str = "INFO") -> None:
-    handler = logging.StreamHandler(sys.stdout)
-    if not sys.stdout.isatty():
+def set_up(level: str = "INFO", stream: TextIO | None = None) -> None:
+    """To standard output, unless a command keeps that for its own results."""
+    stream = stream or sys.stdout
+    handler = logging.StreamHandler(stream)
+    if not stream.isatty():
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
