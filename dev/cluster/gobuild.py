@@ -17,7 +17,6 @@ from cluster.failure import ClusterError
 
 MODULE = Path(__file__).parent / "go"
 GO_VERSION = (1, 26)
-STATIC_PACKAGES = {"./cmd/coredns", "./cmd/pause"}  # they run in images made from scratch, without a C library
 NEEDED_BYTES = 6 * 1024**3  # module sources, compiler cache and results of a full build
 
 
@@ -41,7 +40,7 @@ def _build_one(go: str, package: str, names: Sequence[str], folder: Path, versio
         target = Path(scratch) / "program"
         flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{version}"
         argv = [go, "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(target), package]
-        _run(argv, progress, r"^(\S+)$", static=package in STATIC_PACKAGES)
+        _run(argv, progress, r"^(\S+)$")
         target.rename(folder / names[0])
     for alias in names[1:]:
         link = folder / f".{alias}.link"
@@ -50,9 +49,9 @@ def _build_one(go: str, package: str, names: Sequence[str], folder: Path, versio
         link.rename(folder / alias)
 
 
-def _run(argv: Sequence[str], progress: Step, interesting: str, *, static: bool = False) -> None:
+def _run(argv: Sequence[str], progress: Step, interesting: str) -> None:
     """Shows what the compiler is at; on failure, its last words."""
-    environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"} | ({"CGO_ENABLED": "0"} if static else {})
+    environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
     process = subprocess.Popen(
         argv, cwd=MODULE, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

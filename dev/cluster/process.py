@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.failure import ClusterError
@@ -27,7 +27,7 @@ class Component:
     name: str
     argv: Sequence[str]
     is_ready: Callable[[], bool] = lambda: True
-    environment: Mapping[str, str] = field(default_factory=dict)
+    descriptors: tuple[int, ...] = ()  # sockets it inherits
 
 
 @dataclass
@@ -55,8 +55,8 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **component.environment},
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - started from the main thread only
+                pass_fds=component.descriptors,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - started from the main thread only
             )
         self.running.append(Running(component, process, log, time.monotonic()))
 
@@ -96,7 +96,7 @@ class Processes:
         self.running.clear()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A killed parent must not leave components behind (Linux only; elsewhere `stop` has to do)."""
     os.setpgid(0, 0)  # Ctrl-C in the terminal is the parent's to handle
     if sys.platform == "linux":
