@@ -1,1 +1,1 @@
-"""The trainer: takes optimiser steps on leased batches and serves the policy it trains."""
+"""The trainer of a run: it takes scored groups, moves the policy, and serves the very weights it is training."""

@@ -1,0 +1,171 @@
+"""The API server as the trainer sees it: register, lease a batch, acknowledge it, say what a checkpoint holds."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from clotho_contract.config import RunConfig
+from clotho_trainer.failures import TrainerFailure
+
+log = logging.getLogger(__name__)
+
+_LONG_POLL_SECONDS = 20.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.2, 10.0
+Answer = TypeVar("Answer")
+_BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class LeaseLost(Exception):
+    """The server no longer knows the lease: it has expired, and the batch will be delivered again."""
+
+
+class Lease(Struct, frozen=True):
+    lease_id: str
+    expires_in: float
+    batch: list[msgspec.Raw]
+    step: int = 0
+
+    def digest(self) -> bytes:
+        """The same for the same batch, whichever lease it comes under."""
+        content = hashlib.blake2b()
+        for group in self.batch:
+            content.update(bytes(group))
+        return content.digest()
+
+
+class ApiServer:
+    def __init__(self, session: aiohttp.ClientSession, base_url: str, token: str, patience: float) -> None:
+        self._session = session
+        self._base_url = base_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}", "X-Clotho-Protocol": "1"}
+        self._patience = patience  # seconds without any answer before the trainer gives up
+
+    async def wait_until_up(self) -> None:
+        await self._request("GET", "/status")
+
+    async def register(self, config: RunConfig, checkpoints: str, step: int) -> None:
+        wandb = config.wandb
+        await self._request(
+            "POST",
+            "/register",
+            {
+                "wandb_group": config.run.id,
+                "wandb_project": wandb.project if wandb else "",
+                "batch_size": config.training.batch_size,
+                "max_token_len": config.training.max_tokens,
+                "checkpoint_dir": checkpoints,
+                "save_checkpoint_interval": config.training.checkpoint.every_steps,
+                "starting_step": step,
+                "num_steps": config.training.steps,
+            },
+        )
+
+    async def lease(self) -> Lease | None:
+        """None when no batch was ready within the long poll."""
+        status, body = await self._request("POST", "/lease", {"wait_seconds": _LONG_POLL_SECONDS})
+        if status == 204:
+            return None
+        try:
+            return msgspec.json.decode(body, type=Lease)
+        except msgspec.MsgspecError as error:
+            raise TrainerFailure(
+                "DependencyUnavailable", f"{self._base_url}/lease answered something else than a lease: {error}"
+            ) from error
+
+    async def acknowledge(self, lease_id: str, step: int) -> None:
+        await self._request("POST", f"/lease/{lease_id}/ack", {"step": step})
+
+    async def release(self, lease_id: str) -> None:
+        with suppress(LeaseLost):
+            await self._request("POST", f"/lease/{lease_id}/release", {})
+
+    async def checkpointed(self, step: int) -> None:
+        await self._request("POST", "/checkpointed", {"step": step})
+
+    @asynccontextmanager
+    async def renewed(self, lease: Lease) -> AsyncIterator[None]:
+        """Keep the lease alive for as long as the step takes."""
+        renewal = asyncio.create_task(self._renew(lease))
+        try:
+            yield
+        finally:
+            renewal.cancel()
+            with suppress(asyncio.CancelledError):
+                await renewal
+
+    async def _renew(self, lease: Lease) -> None:
+        while True:
+            await asyncio.sleep(lease.expires_in / 3)
+            try:
+                await self._request("POST", f"/lease/{lease.lease_id}/renew", {})
+            except (LeaseLost, TrainerFailure) as error:
+                log.warning("the lease could not be renewed: %s", error)
+                return
+
+    async def _request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        """Try until the server answers or patience ends: it may be restarting."""
+        return await retried(lambda: self._once(method, path, body), self._patience, f"{self._base_url}{path}")
+
+    async def _once(self, method: str, path: str, body: object) -> tuple[int, bytes]:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_LONG_POLL_SECONDS + 60)
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {**self._headers, "Content-Type": "application/json"}
+        url = self._base_url + path
+        async with self._session.request(method, url, data=data, headers=headers, timeout=timeout) as response:
+            answer = await response.read()
+            if response.status < 300:
+                return response.status, answer
+            detail = _detail(answer)
+            if response.status in _BUSY:
+                raise TransientError(f"{response.status} {detail}", _retry_after(response))
+            if response.status in (401, 403):
+                raise TrainerFailure("Unauthorized", f"the API server at {self._base_url} refused the token: {detail}")
+            if response.status in (404, 409) and path.startswith("/lease/"):
+                raise LeaseLost(detail)
+            raise TrainerFailure("InvalidConfig", f"the API server refused {path}: {response.status} {detail}")
+
+
+class TransientError(Exception):
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+async def retried(attempt: Callable[[], Awaitable[Answer]], patience: float, what: str) -> Answer:
+    """Repeat over connection errors and busy answers, ever more slowly, until patience ends."""
+    loop = asyncio.get_running_loop()
+    deadline, delay, told = loop.time() + patience, _FIRST_DELAY, False
+    while True:
+        try:
+            return await attempt()
+        except (TransientError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            pause = getattr(error, "retry_after", None) or delay
+        if loop.time() + pause > deadline:
+            raise TrainerFailure("DependencyUnavailable", f"no answer from {what} for {patience:.0f} s: {reason}")
+        if not told:
+            log.warning("waiting for %s: %s", what, reason)
+            told = True
+        await asyncio.sleep(pause)
+        delay = min(delay * 2, _LONGEST_DELAY)
+
+
+def _detail(answer: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(answer, type=dict[str, object]).get("detail", ""))
+    except msgspec.MsgspecError:
+        return answer[:200].decode(errors="replace")
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    try:
+        return float(response.headers.get("Retry-After", ""))
+    except ValueError:
+        return None

@@ -1,0 +1,36 @@
+"""What the training loop needs of whatever does the optimising: this pod's GPU, or a remote service."""
+
+from pathlib import Path
+from typing import Protocol
+
+from clotho_trainer.batch import Batch, Rules
+from clotho_trainer.inference.engine import Engine
+
+
+class Backend(Protocol):
+    """Its methods block; the loop calls them in a thread of their own, one at a time."""
+
+    @property
+    def version(self) -> int:
+        """How many optimiser steps the weights contain."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def rules(self) -> Rules: ...
+
+    @property
+    def engine(self) -> Engine: ...
+
+    def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+        """One optimiser step; the figures it yields."""
+
+    def skip(self) -> None:
+        """Count a step without changing the weights: its batch held nothing to learn from."""
+
+    def save(self, folder: Path) -> None: ...
+
+    def restore(self, folder: Path, step: int) -> None: ...
+
+    def decode(self, tokens: list[int]) -> str: ...

@@ -1,0 +1,41 @@
+"""Every way in which training can end badly, said in one sentence and with a reason the operator understands."""
+
+from clotho_contract.config import ConfigError
+from clotho_contract.termination import Reason, Termination
+
+_PERMANENT_EXIT = 2
+
+
+class TrainerFailure(Exception):
+    """A failure whose cause is known: the message is for the person who started the run."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+        self.message = message
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """By name, so that deciding it needs no torch."""
+    return type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+
+
+def classify(error: BaseException, step: int | None) -> Termination:
+    if isinstance(error, TrainerFailure):
+        return Termination(reason=error.reason, message=error.message, step=step)
+    if isinstance(error, ConfigError):
+        return Termination(reason="InvalidConfig", message=str(error), step=step)
+    if is_out_of_memory(error):
+        advice = "lower training.microBatchSize, training.maxTokens or inference.maxBatchSize, or use a larger GPU"
+        return Termination(reason="OutOfMemory", message=f"{_first_line(error)}; {advice}", step=step)
+    return Termination(reason="InternalError", message=f"{type(error).__name__}: {_first_line(error)}", step=step)
+
+
+def exit_code(termination: Termination) -> int:
+    if termination.reason in ("Finished", "Stopped"):
+        return 0
+    return _PERMANENT_EXIT if termination.reason == "InvalidConfig" else 1
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

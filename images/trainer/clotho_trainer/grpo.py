@@ -1,0 +1,169 @@
+"""TRL's GRPO objective over rows that were sampled and scored elsewhere. The only module that touches TRL."""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import numpy as np
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import pad
+
+from clotho_contract.settings import Training, WorldModel
+from clotho_trainer.batch import Row
+
+_CISPO_CLIP = 5.0  # CISPO clips the weight itself, so the small default of the ratio losses would stop it
+_MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
+
+Inputs = dict[str, torch.Tensor]
+
+
+class GroupTrainer(GRPOTrainer):  # type: ignore[misc, unused-ignore]
+    """GRPOTrainer without its sampling: rows come in, the loss comes out.
+
+    Of TRL's private parts it relies on `_compute_loss`, `_get_per_token_logps_and_entropies` and `_metrics`; a
+    contract test watches them.
+    """
+
+    world_model: WorldModel = WorldModel()
+    _inputs: Inputs
+    _logprobs: torch.Tensor
+
+    def loss(self, inputs: Inputs) -> torch.Tensor:
+        result: torch.Tensor = self.compute_loss(self.model, inputs)
+        return result
+
+    def plan_accumulation(self, micro_batches: int) -> None:
+        """TRL divides by these; our loop decides them anew for every step."""
+        self.current_gradient_accumulation_steps = micro_batches
+        self.args.steps_per_generation = micro_batches
+
+    def take_figures(self) -> dict[str, float]:
+        figures = {key: float(np.nanmean(values)) for key, values in self._metrics["train"].items() if values}
+        self._metrics["train"] = defaultdict(list)
+        return figures
+
+    def reference_logprobs(self, inputs: Inputs) -> torch.Tensor:
+        """Under the policy as it was before training: the base below the adapter, or TRL's frozen copy."""
+        model = self.model if self.ref_model is None else self.ref_model
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        arguments = (model, ids, mask, inputs["completion_ids"].size(1))
+        with torch.no_grad(), disable_gradient_checkpointing(model, self.args.gradient_checkpointing_kwargs):
+            if self.ref_model is not None:
+                logprobs: torch.Tensor = super()._get_per_token_logps_and_entropies(*arguments)[0]
+            else:
+                with self.model.disable_adapter():
+                    logprobs = super()._get_per_token_logps_and_entropies(*arguments)[0]
+        return logprobs
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._logprobs = result[0]
+        old = self._inputs["old_per_token_logps"]
+        # Rows that came without log-probabilities count as sampled by the policy as it is now.
+        self._inputs["old_per_token_logps"] = torch.where(old.isnan(), self._logprobs.detach(), old)
+        return result
+
+    def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
+        self._inputs = inputs
+        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        if self.world_model.coefficient:
+            loss = loss + self.world_model.coefficient * self._world_model_loss(inputs)
+        return loss
+
+    def _world_model_loss(self, inputs: Inputs) -> torch.Tensor:
+        """ECHO: cross-entropy on what the environment wrote, from the forward pass that is there anyway."""
+        observed = (inputs["completion_mask"] * (1 - inputs["tool_mask"])).float()
+        per_token = -self._logprobs * observed
+        kind = self.world_model.normalization
+        if kind == "selected_tokens":
+            loss = per_token.sum() / observed.sum().clamp(min=1)
+        elif kind == "sequence_mean":
+            loss = (per_token.sum(-1) / observed.sum(-1).clamp(min=1)).mean()
+        else:
+            loss = (per_token.sum(-1) / observed.sum(-1).max().clamp(min=1)).mean()
+        self._metrics["train"]["world_model_loss"].append(loss.item())
+        return loss / self.current_gradient_accumulation_steps
+
+
+def make_trainer(model: Any, tokenizer: Any, adapter: Any | None, training: Training, temperature: float) -> GroupTrainer:
+    loss = training.loss
+    high = loss.epsilon_high
+    if high is None and loss.type == "cispo":
+        high = _CISPO_CLIP
+    arguments = GRPOConfig(
+        output_dir=str(Path(os.environ.get("TMPDIR", "/tmp"))),  # noqa: S108 - nothing is written: our loop saves
+        use_cpu=not torch.cuda.is_available(),
+        bf16=model.dtype == torch.bfloat16,
+        fp16=model.dtype == torch.float16,
+        per_device_train_batch_size=2,
+        num_generations=2,
+        max_completion_length=training.max_tokens,
+        learning_rate=training.learning_rate,
+        weight_decay=training.weight_decay,
+        max_steps=1,
+        loss_type=loss.type,
+        epsilon=loss.epsilon,
+        epsilon_high=high,
+        beta=loss.beta,
+        entropy_coef=loss.entropy_coefficient,
+        importance_sampling_level=loss.importance_sampling,
+        temperature=temperature,
+        gradient_checkpointing=training.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        seed=training.seed,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = GroupTrainer(
+        model=model,
+        reward_funcs=_unused_reward,
+        args=arguments,
+        train_dataset=Dataset.from_dict({"prompt": ["", ""]}),
+        processing_class=tokenizer,
+        peft_config=adapter,
+    )
+    trainer.world_model = training.world_model
+    if training.gradient_checkpointing:
+        trainer.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return trainer
+
+
+def tensors(rows: Sequence[Row], padding: int, device: torch.device) -> Inputs:
+    """Prompts padded on the left, completions on the right, as TRL wants them."""
+
+    def padded(arrays: list[Any], value: float, side: str) -> torch.Tensor:
+        stacked: torch.Tensor = pad([torch.from_numpy(array) for array in arrays], padding_value=value, padding_side=side)
+        return stacked.to(device)
+
+    return {
+        "prompt_ids": padded([row.prompt for row in rows], padding, "left"),
+        "prompt_mask": padded([np.ones_like(row.prompt) for row in rows], 0, "left"),
+        "completion_ids": padded([row.completion for row in rows], padding, "right"),
+        "completion_mask": padded([row.counted.astype(np.int64) for row in rows], 0, "right"),
+        "tool_mask": padded([row.trained.astype(np.int64) for row in rows], 1, "right"),
+        "advantages": padded([row.advantages for row in rows], 0.0, "right"),
+        "old_per_token_logps": padded([row.logprobs for row in rows], 0.0, "right"),
+    }
+
+
+def share_of_batch(loss_type: str, rows: Sequence[Row], total_rows: int, total_tokens: int, micro_batches: int) -> float:
+    """Undo TRL's assumption that micro-batches are equally large."""
+    if loss_type in _MEAN_OVER_ROWS:
+        return len(rows) * micro_batches / total_rows
+    if loss_type == "bnpo":
+        tokens = sum(int((row.trained & row.counted).sum()) for row in rows)
+        return tokens * micro_batches / max(total_tokens, 1)
+    return 1.0
+
+
+def _unused_reward(completions: list[Any], **_: Any) -> list[float]:
+    return [0.0] * len(completions)

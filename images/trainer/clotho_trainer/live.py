@@ -1,0 +1,91 @@
+"""The one set of weights: training changes them, decoding reads them, and never both at once."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+Mode = Literal["training", "decoding"]
+
+
+class LiveWeights:
+    """Turns are taken between decode steps; training goes first when both want the weights."""
+
+    def __init__(self, model: Any, tokenizer: Any, version: int = 0) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.version = version  # optimiser steps in the weights; changes only inside `training()`
+        self._turn = threading.Condition()
+        self._holder: Mode | None = None
+        self._training_waits = 0
+        self._mode: Mode | None = None
+        self._masters: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.model.device)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def training_is_waiting(self) -> bool:
+        return self._training_waits > 0
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        with self._turn:
+            self._training_waits += 1
+            try:
+                self._turn.wait_for(lambda: self._holder is None)
+            finally:
+                self._training_waits -= 1
+            self._holder = "training"
+        with self._released():
+            self._switch("training")
+            yield
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        with self._turn:
+            self._turn.wait_for(lambda: self._holder is None and not self._training_waits)
+            self._holder = "decoding"
+        with self._released():
+            self._switch("decoding")
+            with torch.inference_mode():
+                yield
+
+    @contextmanager
+    def _released(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._holder = None
+                self._turn.notify_all()
+
+    def _switch(self, mode: Mode) -> None:
+        if mode == self._mode:
+            return
+        self._mode = mode
+        self.model.train(mode == "training")
+        if mode == "training":
+            for parameter, master in self._masters:
+                parameter.data = master
+            self._masters = []
+        else:
+            self._lower_adapters()
+
+    def _lower_adapters(self) -> None:
+        """Decode with the adapters in the precision in which the training forward multiplies them."""
+        dtype = self.compute_dtype
+        if dtype == torch.float32:
+            return
+        for parameter in self.model.parameters():
+            if parameter.requires_grad and parameter.dtype == torch.float32:
+                self._masters.append((parameter, parameter.data))
+                parameter.data = parameter.data.to(dtype)

@@ -1,0 +1,209 @@
+"""Training on this pod: TRL's objective, one optimiser, and an engine that decodes from the same weights."""
+
+import logging
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from clotho_contract.config import RunConfig
+from clotho_trainer import grpo, policy
+from clotho_trainer.batch import Batch, Row, Rules, micro_batches
+from clotho_trainer.failures import TrainerFailure
+from clotho_trainer.inference.choice import choose_engine
+from clotho_trainer.inference.engine import Engine
+from clotho_trainer.live import LiveWeights
+
+log = logging.getLogger(__name__)
+
+_TOKENS_A_PASS = 16_384  # where the config leaves the micro-batch to us; halved whenever the GPU runs out of memory
+
+
+class LocalBackend:
+    def __init__(self, config: RunConfig, work: Path) -> None:
+        training = config.training
+        tokenizer = policy.load_tokenizer(config.model)
+        model = policy.load_model(config.model, tokenizer)
+        adapter = policy.adapter_config(training.lora)
+        if adapter is None and config.model.quantization != "none":
+            raise TrainerFailure("InvalidConfig", "model.quantization nf4 trains adapters only: set training.lora.rank")
+        if adapter is None and model.dtype != torch.float32:
+            log.warning("full weights in %s lose small updates; model.dtype float32 keeps them", model.dtype)
+        if adapter is not None and config.model.quantization == "nf4":
+            from peft import prepare_model_for_kbit_training
+
+            model = prepare_model_for_kbit_training(model, training.gradient_checkpointing)
+        self._end_tokens = policy.end_tokens(model, tokenizer)
+        self._trainer = grpo.make_trainer(model, tokenizer, adapter, training, config.inference.temperature)
+        self._training = training
+        self._live = LiveWeights(self._trainer.model, tokenizer)
+        self._optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()
+        self._scaler = torch.amp.GradScaler(enabled=self._live.compute_dtype == torch.float16)
+        self._tokens_a_pass = _TOKENS_A_PASS
+        self._rows_a_pass = training.micro_batch_size
+        self._engine = choose_engine(config, self._live, self._end_tokens, work)
+
+    @property
+    def version(self) -> int:
+        return self._live.version
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self._live.model.get_input_embeddings().num_embeddings)
+
+    @property
+    def rules(self) -> Rules:
+        training = self._training
+        return Rules(
+            max_tokens=min(training.max_tokens, policy.context_length(self._live.model)),
+            normalization=training.loss.normalize_advantages,
+            mask_truncated=training.loss.mask_truncated,
+            end_tokens=self._end_tokens,
+            max_staleness=training.max_staleness,
+        )
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+        with self._live.training():
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+            loss = self._accumulate_within_memory(batch)
+            self._scaler.unscale_(self._optimizer)
+            trainable = [p for p in self._live.model.parameters() if p.requires_grad]
+            norm = float(torch.nn.utils.clip_grad_norm_(trainable, self._training.max_grad_norm))
+            if not math.isfinite(loss) or (not math.isfinite(norm) and not self._scaler.is_enabled()):
+                self._optimizer.zero_grad(set_to_none=True)
+                raise TrainerFailure(
+                    "NonFiniteLoss",
+                    f"step {self.version + 1} has loss {loss} and gradient norm {norm}; the weights are as they were. "
+                    "Lower training.learningRate, or train in bfloat16 or float32",
+                )
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+            self._optimizer.zero_grad(set_to_none=True)
+            self._live.version += 1
+        return self._trainer.take_figures() | {"loss": loss, "gradient_norm": norm, "learning_rate": learning_rate}
+
+    def skip(self) -> None:
+        with self._live.training():
+            self._live.version += 1
+
+    def save(self, folder: Path) -> None:
+        with self._live.training():
+            self._live.model.save_pretrained(folder, safe_serialization=True)
+            self._live.tokenizer.save_pretrained(folder)
+            torch.save(self._optimizer.state_dict(), folder / "optimizer.pt")
+            torch.save({"scaler": self._scaler.state_dict(), "random": _random_state()}, folder / "state.pt")
+
+    def restore(self, folder: Path, step: int) -> None:
+        device = self._live.device
+        with self._live.training():
+            self._load_weights(folder)
+            self._optimizer.load_state_dict(torch.load(folder / "optimizer.pt", map_location=device, weights_only=True))
+            state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+            if self._scaler.is_enabled():
+                self._scaler.load_state_dict(state["scaler"])
+            _restore_random_state(state["random"])
+            self._live.version = step
+
+    def decode(self, tokens: list[int]) -> str:
+        return str(self._live.tokenizer.decode(tokens))
+
+    def _load_weights(self, folder: Path) -> None:
+        from safetensors.torch import load_file
+
+        model: Any = self._live.model
+        weights: dict[str, torch.Tensor] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            weights |= load_file(file, device=str(self._live.device))
+        if self._training.lora.rank:
+            from peft import set_peft_model_state_dict
+
+            if not (folder / "adapter_config.json").exists():
+                raise _other_shape(folder, "full weights, but training.lora.rank asks for adapters")
+            outcome = set_peft_model_state_dict(model, weights)
+            unexpected = outcome.unexpected_keys
+        else:
+            if (folder / "adapter_config.json").exists():
+                raise _other_shape(folder, "adapters, but training.lora.rank 0 trains the full weights")
+            outcome = model.load_state_dict(weights, strict=False)  # tied weights are saved once
+            unexpected = outcome.unexpected_keys
+        if unexpected:
+            raise _other_shape(folder, f"weights this model does not have, such as {unexpected[0]}")
+
+    def _accumulate_within_memory(self, batch: Batch) -> float:
+        while True:
+            try:
+                return self._accumulate(batch)
+            except torch.OutOfMemoryError:
+                self._optimizer.zero_grad(set_to_none=True)
+                self._trainer.take_figures()
+                torch.cuda.empty_cache()
+                if not self._shrink(batch):
+                    raise
+                log.warning(
+                    "out of GPU memory: the step is repeated with %s a forward pass",
+                    f"{self._rows_a_pass} sequences" if self._rows_a_pass else f"{self._tokens_a_pass} tokens",
+                )
+
+    def _shrink(self, batch: Batch) -> bool:
+        """Whether there is anything left to halve."""
+        if self._rows_a_pass:
+            self._rows_a_pass, before = max(self._rows_a_pass // 2, 1), self._rows_a_pass
+            return before > 1
+        longest = max(row.length for row in batch.rows)
+        self._tokens_a_pass, before = max(self._tokens_a_pass // 2, longest), self._tokens_a_pass
+        return before > longest
+
+    def _accumulate(self, batch: Batch) -> float:
+        parts = micro_batches(batch.rows, rows_each=self._rows_a_pass, tokens_each=self._tokens_a_pass)
+        self._trainer.plan_accumulation(len(parts))
+        device = self._live.device
+        tokens = torch.tensor(float(batch.trained_tokens), device=device)
+        total = 0.0
+        for part in parts:
+            share = grpo.share_of_batch(
+                self._training.loss.type, part, len(batch.rows), batch.trained_tokens, len(parts)
+            )
+            loss = self._part_loss(part, tokens) * share
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        return total
+
+    def _part_loss(self, rows: Sequence[Row], tokens: torch.Tensor) -> torch.Tensor:
+        inputs = grpo.tensors(rows, self._live.tokenizer.pad_token_id, self._live.device)
+        inputs["num_items_in_batch"] = tokens
+        if self._training.loss.beta:
+            inputs["ref_per_token_logps"] = self._trainer.reference_logprobs(inputs)
+        return self._trainer.loss(inputs)
+
+
+def _other_shape(folder: Path, difference: str) -> TrainerFailure:
+    advice = "restore the old settings or start a run with a new name"
+    return TrainerFailure("InvalidConfig", f"the checkpoint {folder.name} holds {difference}; {advice}")
+
+
+def _random_state() -> dict[str, Any]:
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def _restore_random_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    kind, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])
