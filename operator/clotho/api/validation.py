@@ -32,7 +32,9 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
         yield "storage.claimName and storage.ephemeral exclude each other"
     wandb = spec.tracking.wandb
     if wandb is not None and wandb.mode == "online" and not wandb.secret_name:
-        yield "tracking.wandb.secretName is needed in mode online: the Secret with WANDB_API_KEY; or set mode to offline"
+        yield (
+            "tracking.wandb.secretName is needed in mode online: the Secret with WANDB_API_KEY; or set mode to offline"
+        )
 
 
 def _batch_problems(spec: TrainingRunSpec) -> Iterator[str]:
@@ -53,4 +55,7 @@ def _group_problem(batch: int, environment: EnvironmentSpec) -> str | None:
         return None
     below = batch - batch % size
     choice = f"{below} or {below + size}" if below else f"{size}"
-    return f"training.batchSize: {batch} is not a multiple of group_size {size} (environment {environment.name}); use {choice}"
+    return (
+        f"training.batchSize: {batch} is not a multiple of group_size {size} (environment {environment.name}); "
+        f"use {choice}"
+    )

@@ -1,0 +1,52 @@
+"""The run's config file, the one thing that all its pods read."""
+
+import hashlib
+
+import msgspec
+
+from clotho.api.names import API_SERVER, TRAINER
+from clotho.api.training_run import EnvironmentSpec, Storage, TrainingRun
+from clotho.render.names import host_name, run_id
+from clotho.render.quantity import quantity_bytes
+from clotho_contract import config as contract
+from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT
+from clotho_contract.settings import Model, Wandb
+
+
+def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
+    spec, metadata = run.spec, run.metadata
+    wandb = spec.tracking.wandb
+    return contract.RunConfig(
+        run=contract.RunIdentity(name=metadata.name, namespace=metadata.namespace, id=run_id(metadata)),
+        endpoints=contract.Endpoints(
+            api_server=f"http://{host_name(metadata, API_SERVER, cluster_domain)}:{API_SERVER_PORT}",
+            inference=f"http://{host_name(metadata, TRAINER, cluster_domain)}:{INFERENCE_PORT}",
+        ),
+        model=Model(**{name: getattr(spec.model, name) for name in Model.__struct_fields__}),
+        training=spec.training,
+        environments=tuple(_environment(environment) for environment in spec.environments),
+        inference=spec.inference,
+        api_server=contract.ApiServerConfig(max_queue_bytes=_queue_limit(spec.storage)),
+        wandb=wandb and Wandb(**{name: getattr(wandb, name) for name in Wandb.__struct_fields__}),
+        stall_after_seconds=spec.stall.after_seconds,
+    )
+
+
+def _queue_limit(storage: Storage) -> int:
+    """Two fifths of the API server's volume; the rest is for batches trained since the last checkpoint."""
+    return max(1, quantity_bytes(storage.api_server_size) * 2 // 5)
+
+
+def _environment(spec: EnvironmentSpec) -> contract.EnvironmentConfig:
+    return contract.EnvironmentConfig(
+        name=spec.name,
+        weight=spec.weight,
+        min_batch_allocation=spec.min_batch_allocation,
+        entry=spec.entry or spec.name,
+        config=spec.config,
+    )
+
+
+def fingerprint(config: contract.RunConfig) -> str:
+    """Cheap to compare, so that a config is only rendered and written when it differs."""
+    return hashlib.blake2b(msgspec.json.encode(config, order="sorted"), digest_size=8).hexdigest()

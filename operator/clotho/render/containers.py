@@ -1,0 +1,66 @@
+"""The parts that the containers of all three components share."""
+
+from typing import Any, Final
+
+from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE, TOKEN_VARIABLE
+
+Manifest = dict[str, Any]
+
+MAIN: Final = "main"
+USER_ID: Final = 65532
+CONTAINER_SECURITY: Final[Manifest] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+POD_SECURITY: Final[Manifest] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER_ID,
+    "runAsGroup": USER_ID,
+    "fsGroup": USER_ID,
+    "fsGroupChangePolicy": "OnRootMismatch",
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def value(name: str, content: str) -> Manifest:
+    return {"name": name, "value": content}
+
+
+def from_secret(name: str, secret_name: str) -> Manifest:
+    """The variable is called as the key: WANDB_API_KEY is the key WANDB_API_KEY."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": name}}}
+
+
+def shared_variables(run_secret: str) -> list[Manifest]:
+    return [
+        value(CONFIG_VARIABLE, str(CONFIG_PATH)),
+        value("HOME", "/tmp"),  # noqa: S108 - the only writable place that every container has
+        value("USER", "clotho"),  # the user id has no name in the image, and some libraries insist on one
+        from_secret(TOKEN_VARIABLE, run_secret),
+    ]
+
+
+def mount(name: str, path: str, *, read_only: bool = False) -> Manifest:
+    return {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})
+
+
+def port(name: str, number: int) -> Manifest:
+    return {"name": name, "containerPort": number, "protocol": "TCP"}
+
+
+def probes(number: int) -> Manifest:
+    """Frequent readiness, so that nothing waits for it; patient liveness, so that a busy moment does not kill."""
+
+    def ask(path: str) -> Manifest:
+        return {"httpGet": {"path": path, "port": number}, "timeoutSeconds": 5}
+
+    return {
+        "startupProbe": ask("/healthz") | {"periodSeconds": 1, "failureThreshold": 300},
+        "readinessProbe": ask("/readyz") | {"periodSeconds": 1, "failureThreshold": 3},
+        "livenessProbe": ask("/healthz") | {"periodSeconds": 10, "failureThreshold": 6},
+    }
+
+
+def resources(cpu: str, memory: str, limits: dict[str, str | int]) -> Manifest:
+    return {"requests": {"cpu": cpu, "memory": memory}, "limits": limits}

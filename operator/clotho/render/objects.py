@@ -1,0 +1,129 @@
+"""Everything of a run that is not a pod: names, secrets, walls, disks."""
+
+import base64
+from typing import Any, Final
+
+from clotho.api.names import (
+    API_SERVER,
+    COMPONENT_LABEL,
+    ENVIRONMENT,
+    SERVING_LABEL,
+    TRAINER,
+    Component,
+)
+from clotho.api.training_run import TrainingRun
+from clotho.render.config import fingerprint
+from clotho.render.metadata import Manifest, object_metadata, selector
+from clotho.render.names import base_name, claim_name
+from clotho_contract import config as contract
+from clotho_contract.names import (
+    ADMIN_TOKEN_VARIABLE,
+    API_SERVER_PORT,
+    ENVIRONMENT_STATUS_PORT,
+    INFERENCE_PORT,
+    TOKEN_VARIABLE,
+)
+
+REVISION: Final = (
+    "1"  # raise it when service(), network_policy() or disruption_budget() change: live runs get the new one
+)
+CONFIG_KEY: Final = "run.yaml"
+RANDOM_KEYS: Final = (TOKEN_VARIABLE, ADMIN_TOKEN_VARIABLE)
+_DNS_PORT: Final = 53
+
+
+def service(run: TrainingRun) -> Manifest:
+    """Headless: gives the API server and the trainer their host names, also before they are ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": object_metadata(run.metadata, base_name(run.metadata), fingerprint=REVISION),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": selector(run.metadata, **{SERVING_LABEL: "true"}),
+            "ports": [_service_port("api-server", API_SERVER_PORT), _service_port("inference", INFERENCE_PORT)],
+        },
+    }
+
+
+def _service_port(name: str, port: int) -> Manifest:
+    return {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
+
+
+def secret(run: TrainingRun, config: contract.RunConfig) -> Manifest:
+    """The config file; the run's tokens stand beside it, filled in once by whoever creates it."""
+    name = base_name(run.metadata)
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": object_metadata(run.metadata, name, fingerprint=fingerprint(config)),
+        "data": {CONFIG_KEY: base64.b64encode(contract.render(config).encode()).decode()},
+    }
+
+
+def network_policy(run: TrainingRun) -> Manifest:
+    """Environments are code from strangers: they reach this run's API server and inference, and DNS; nothing else."""
+    environments = selector(run.metadata, **{COMPONENT_LABEL: ENVIRONMENT})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": object_metadata(run.metadata, base_name(run.metadata), fingerprint=REVISION),
+        "spec": {
+            "podSelector": {"matchLabels": environments},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"ports": _tcp(ENVIRONMENT_STATUS_PORT)}],
+            "egress": [
+                _egress_to(run, API_SERVER, API_SERVER_PORT),
+                _egress_to(run, TRAINER, INFERENCE_PORT),
+                {"ports": [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]},
+            ],
+        },
+    }
+
+
+def _egress_to(run: TrainingRun, component: Component, port: int) -> Manifest:
+    peer = {"podSelector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: component})}}
+    return {"to": [peer], "ports": _tcp(port)}
+
+
+def _tcp(port: int) -> list[dict[str, Any]]:
+    return [{"port": port, "protocol": "TCP"}]
+
+
+def claim(run: TrainingRun, component: Component) -> Manifest:
+    """A retained claim has no owner: it outlives the run, whether the operator is there or not."""
+    storage = run.spec.storage
+    is_retained = component == TRAINER and storage.retain
+    size = storage.size if component == TRAINER else storage.api_server_size
+    spec: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    if storage.storage_class_name:
+        spec["storageClassName"] = storage.storage_class_name
+    name = claim_name(run.metadata, component)
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": object_metadata(run.metadata, name, component=component, owned=not is_retained),
+        "spec": spec,
+    }
+
+
+def disruption_budget(run: TrainingRun) -> Manifest:
+    """Draining a node waits until the trainer has ended or somebody decides otherwise."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": object_metadata(run.metadata, base_name(run.metadata), component=TRAINER, fingerprint=REVISION),
+        "spec": {
+            "minAvailable": 1,  # maxUnavailable is only defined for owners with a scale subresource
+            "selector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: TRAINER})},
+        },
+    }
+
+
+def trainer_claim_name(run: TrainingRun) -> str:
+    """Empty when the run keeps nothing."""
+    if run.spec.storage.ephemeral:
+        return ""
+    return run.spec.storage.claim_name or claim_name(run.metadata, TRAINER)

@@ -1,0 +1,247 @@
+"""The three kinds of pods of a run. All are created at once and wait inside for what they need."""
+
+from typing import Any, Final
+
+from clotho.api.names import (
+    API_SERVER,
+    ATTEMPT_LABEL,
+    ENVIRONMENT,
+    ENVIRONMENT_LABEL,
+    INDEX_LABEL,
+    SERVING_LABEL,
+    TRAINER,
+    Component,
+)
+from clotho.api.training_run import EnvironmentSpec, TrainingRun
+from clotho.render.containers import (
+    CONTAINER_SECURITY,
+    MAIN,
+    POD_SECURITY,
+    Manifest,
+    from_secret,
+    mount,
+    port,
+    probes,
+    resources,
+    shared_variables,
+    value,
+)
+from clotho.render.merge import TemplateError, merge
+from clotho.render.metadata import object_metadata
+from clotho.render.names import base_name, claim_name, pod_name
+from clotho.render.objects import CONFIG_KEY, trainer_claim_name
+from clotho.render.settings import RenderSettings
+from clotho_contract.names import (
+    ADMIN_TOKEN_VARIABLE,
+    API_SERVER_PORT,
+    CONFIG_PATH,
+    DATA_PATH,
+    DATA_VARIABLE,
+    ENVIRONMENT_STATUS_PORT,
+    ENVIRONMENT_VARIABLE,
+    INFERENCE_PORT,
+    TOKENIZER_PATH,
+    TRAINER_STATUS_PORT,
+)
+
+API_SERVER_GRACE: Final = 30
+TRAINER_GRACE: Final = 300  # for a last checkpoint
+ENVIRONMENT_GRACE: Final = 30
+MODELS_PATH: Final = "/models"
+_SHARED_MEMORY: Final = {True: "8Gi", False: "1Gi"}  # with GPUs, without
+
+
+def api_server_pod(run: TrainingRun, settings: RenderSettings) -> Manifest:
+    secret = base_name(run.metadata)
+    main = {
+        "name": MAIN,
+        "image": settings.images.api_server,
+        "command": ["python", "-m", "clotho_api_server"],
+        "env": [
+            *shared_variables(secret),
+            value(DATA_VARIABLE, str(DATA_PATH)),
+            from_secret(ADMIN_TOKEN_VARIABLE, secret),
+        ],
+        "ports": [port("http", API_SERVER_PORT)],
+        "resources": resources("250m", "512Mi", {"memory": "4Gi"}),
+        "volumeMounts": [*_shared_mounts(), mount("data", str(DATA_PATH))],
+        **probes(API_SERVER_PORT),
+    }
+    claim = "" if run.spec.storage.ephemeral else claim_name(run.metadata, API_SERVER)
+    spec = {
+        "hostname": API_SERVER,
+        "subdomain": base_name(run.metadata),
+        "terminationGracePeriodSeconds": API_SERVER_GRACE,
+        "containers": [main],
+        "volumes": [*_shared_volumes(run), _claim_or_scratch("data", claim)],
+    }
+    pod = _pod(run, API_SERVER, spec, settings, {SERVING_LABEL: "true"})
+    return _finish(pod, run.spec.api_server.template, "spec.apiServer.template", settings)
+
+
+def trainer_pod(run: TrainingRun, settings: RenderSettings, attempt: int) -> Manifest:
+    gpus = run.spec.trainer.gpus
+    needs = resources("2", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else resources("500m", "1Gi", {})
+    main = {
+        "name": MAIN,
+        "image": settings.images.trainer,
+        "command": ["python", "-m", "clotho_trainer", "train"],
+        "env": _trainer_variables(run),
+        "ports": [port("inference", INFERENCE_PORT), port("status", TRAINER_STATUS_PORT)],
+        "resources": needs,
+        "volumeMounts": [
+            *_shared_mounts(),
+            mount("data", str(DATA_PATH)),
+            mount("models", MODELS_PATH, read_only=True),
+            mount("shm", "/dev/shm"),  # noqa: S108 - torch's workers talk through it
+        ],
+        **probes(TRAINER_STATUS_PORT),
+    }
+    spec = {
+        "hostname": TRAINER,
+        "subdomain": base_name(run.metadata),
+        "terminationGracePeriodSeconds": TRAINER_GRACE,
+        "containers": [main],
+        "volumes": [
+            *_shared_volumes(run),
+            _claim_or_scratch("data", trainer_claim_name(run)),
+            _claim_or_scratch("models", run.spec.model.claim_name),  # an init container of the template may fill it
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY[gpus > 0]}},
+        ],
+    }
+    pod = _pod(run, TRAINER, spec, settings, {SERVING_LABEL: "true", ATTEMPT_LABEL: str(attempt)})
+    return _finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
+
+
+def environment_pod(run: TrainingRun, environment: EnvironmentSpec, index: int, settings: RenderSettings) -> Manifest:
+    image = environment.image or settings.images.environment
+    variables = [
+        *shared_variables(base_name(run.metadata)),
+        value(ENVIRONMENT_VARIABLE, environment.name),
+        value("HF_HUB_OFFLINE", "1"),  # there is no way out: fail at once instead of after many retries
+    ]
+    mounts = [*_shared_mounts(), mount("work", str(TOKENIZER_PATH.parent))]
+    wait = {
+        "name": "wait",
+        "image": image,
+        "command": ["python", "-m", "clotho_environment", "wait"],
+        "env": variables,
+        "resources": resources("50m", "128Mi", {"memory": "512Mi"}),
+        "volumeMounts": mounts,
+    }
+    main = {
+        "name": MAIN,
+        "image": image,
+        "command": ["python", "-m", "clotho_environment", "serve"],
+        "env": variables,
+        "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
+        "resources": resources("250m", "512Mi", {"memory": "4Gi"}),
+        "volumeMounts": mounts,
+        **probes(ENVIRONMENT_STATUS_PORT),
+    }
+    spec = {
+        "terminationGracePeriodSeconds": ENVIRONMENT_GRACE,
+        "initContainers": [wait],
+        "containers": [main],
+        "volumes": [*_shared_volumes(run), {"name": "work", "emptyDir": {}}],
+    }
+    labels = {ENVIRONMENT_LABEL: environment.name, INDEX_LABEL: str(index)}
+    pod = _pod(run, ENVIRONMENT, spec, settings, labels, pod_name(run.metadata, ENVIRONMENT, environment.name, index))
+    return _finish(pod, environment.template, f"spec.environments.{environment.name}.template", settings)
+
+
+def _trainer_variables(run: TrainingRun) -> list[Manifest]:
+    spec = run.spec
+    wandb = spec.tracking.wandb
+    secrets = {
+        "HF_TOKEN": spec.model.secret_name,
+        "TINKER_API_KEY": spec.trainer.tinker_secret_name,
+        "WANDB_API_KEY": wandb.secret_name if wandb else "",
+    }
+    return [
+        *shared_variables(base_name(run.metadata)),
+        value(DATA_VARIABLE, str(DATA_PATH)),
+        value("HF_HOME", str(DATA_PATH / "huggingface")),  # a model is downloaded once, not at every restart
+        *(from_secret(variable, secret) for variable, secret in secrets.items() if secret),
+    ]
+
+
+def _pod(
+    run: TrainingRun,
+    component: Component,
+    spec: Manifest,
+    settings: RenderSettings,
+    labels: dict[str, str],
+    name: str = "",
+) -> Manifest:
+    metadata = object_metadata(run.metadata, name or pod_name(run.metadata, component), component=component)
+    metadata["labels"] |= labels
+    metadata["annotations"] = {"argocd.argoproj.io/ignore-restart-policy": "true"}
+    pull_secrets = [{"name": secret} for secret in settings.image_pull_secrets]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {
+            "restartPolicy": "Never",  # the operator counts, waits and replaces; see plan/restarts.py
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": POD_SECURITY,
+            **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
+            **spec,
+        },
+    }
+
+
+def _finish(pod: Manifest, template: dict[str, Any], path: str, settings: RenderSettings) -> Manifest:
+    """Put the person's template over the pod, then make every container lawful, the template's own ones too."""
+    if template:
+        pod = _override(pod, template, path)
+    default_image = next((c.get("image", "") for c in pod["spec"].get("containers", ()) if c["name"] == MAIN), "")
+    for kind in ("initContainers", "containers"):
+        if kind in pod["spec"]:
+            pod["spec"][kind] = [_lawful(each, default_image, settings, path) for each in pod["spec"][kind]]
+    return pod
+
+
+def _override(pod: Manifest, template: dict[str, Any], path: str) -> Manifest:
+    """Everything can be overridden but what the operator recognises its pods by and what keeps them harmless."""
+    if unknown := sorted(set(template) - {"metadata", "spec"}):
+        raise TemplateError(f"{path}: unknown field {unknown[0]}; a template has metadata and spec")
+    theirs = merge({"metadata": pod["metadata"], "spec": pod["spec"]}, template, path)
+    metadata = theirs.get("metadata", {}) | {
+        key: pod["metadata"][key] for key in ("name", "namespace", "ownerReferences")
+    }
+    metadata["labels"] = metadata.get("labels", {}) | pod["metadata"]["labels"]
+    fixed = {key: pod["spec"][key] for key in ("restartPolicy", "automountServiceAccountToken")}
+    return pod | {"metadata": metadata, "spec": theirs.get("spec", {}) | fixed}
+
+
+def _lawful(container: Manifest, default_image: str, settings: RenderSettings, path: str) -> Manifest:
+    """Restricted Pod Security where the container does not say otherwise; no image of its own means the main one's."""
+    given = {"securityContext": container.get("securityContext") or {}}
+    return {
+        "image": default_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **container,
+        **merge({"securityContext": CONTAINER_SECURITY}, given, f"{path}.{container['name']}"),
+    }
+
+
+def _shared_mounts() -> list[Manifest]:
+    return [mount("config", str(CONFIG_PATH.parent), read_only=True), mount("tmp", "/tmp")]  # noqa: S108
+
+
+def _shared_volumes(run: TrainingRun) -> list[Manifest]:
+    items = [{"key": CONFIG_KEY, "path": CONFIG_PATH.name}]  # the tokens stay out of the mounted folder
+    return [
+        {"name": "config", "secret": {"secretName": base_name(run.metadata), "items": items}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+
+
+def _claim_or_scratch(name: str, claim: str) -> Manifest:
+    if claim:
+        return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
+    return {"name": name, "emptyDir": {}}
