@@ -11,7 +11,7 @@ from clotho.cluster.outcomes import Status, Transient, Unauthorized, from_answer
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML: the server takes it under this name
-MERGE: Final = "application/merge-patch+json"
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=1"
 
 T = TypeVar("T")
 Object = dict[str, Any]
@@ -39,8 +39,7 @@ class ApiClient:
             base_url=credentials.server,
             connector=aiohttp.TCPConnector(limit=connections, ssl=credentials.tls or False, keepalive_timeout=75),
             timeout=aiohttp.ClientTimeout(total=timeout_seconds),
-            headers={"Accept": JSON, "User-Agent": "clotho-operator"},
-            auto_decompress=True,
+            headers={"User-Agent": "clotho-operator"},
         )
 
     async def __aenter__(self) -> "ApiClient":
@@ -52,8 +51,9 @@ class ApiClient:
     async def get(self, path: str, answer: type[T], **params: str) -> T:
         return msgspec.json.decode(await self._send("get", path, params=params), type=answer)
 
-    async def list(self, path: str, answer: type[T], **params: str) -> T:
-        return msgspec.json.decode(await self._send("list", path, params=params), type=answer)
+    async def list(self, path: str, answer: type[T], params: Mapping[str, str], *, only_metadata: bool = False) -> T:
+        accept = METADATA_ONLY if only_metadata else JSON
+        return msgspec.json.decode(await self._send("list", path, params=params, accept=accept), type=answer)
 
     async def create(self, path: str, body: object, answer: type[T], **params: str) -> T:
         return msgspec.json.decode(await self._send("create", path, body, params=params), type=answer)
@@ -68,21 +68,26 @@ class ApiClient:
         return msgspec.json.decode(await self._send("delete", path, options), type=answer)
 
     async def _send(
-        self, verb: str, path: str, body: object = None, content_type: str = JSON, params: Mapping[str, str] = {}
+        self,
+        verb: str,
+        path: str,
+        body: object = None,
+        content_type: str = JSON,
+        params: Mapping[str, str] = {},
+        accept: str = JSON,
     ) -> bytes:
+        headers = {"Content-Type": content_type, "Accept": accept}
+        data = msgspec.json.encode(body) if body is not None else None
         try:
-            return await self._send_once(verb, path, body, content_type, params)
+            return await self._send_once(verb, path, data, headers, params)
         except Unauthorized:  # a rotated token: read it again and repeat, once
             self._credentials.forget_token()
-            return await self._send_once(verb, path, body, content_type, params)
+            return await self._send_once(verb, path, data, headers, params)
 
     async def _send_once(
-        self, verb: str, path: str, body: object, content_type: str, params: Mapping[str, str]
+        self, verb: str, path: str, data: bytes | None, headers: Mapping[str, str], params: Mapping[str, str]
     ) -> bytes:
-        headers = self._credentials.headers()
-        data = None
-        if body is not None:
-            data, headers["Content-Type"] = msgspec.json.encode(body), content_type
+        headers = {**headers, **self._credentials.headers()}
         try:
             async with self._session.request(_METHODS[verb], path, data=data, headers=headers, params=params) as answer:
                 raw = await answer.read()

@@ -10,6 +10,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, field
 
+from clotho.cluster.lease import LeaseTimes
+from clotho.cluster.probe import ProbeTimes
+from clotho.plan.settings import PlanSettings
+from clotho.render import settings as render
+
+_IMAGES = render.Images()
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=1)]
 
@@ -50,8 +56,11 @@ class Reconcile(_Group, frozen=True):
         Seconds, Meta(description="Every run is looked at again, and caches are compared with the cluster, this often.")
     ] = 600.0
     progress_seconds: Annotated[
-        Seconds, Meta(description="Progress alone reaches a run's status at most this often; transitions at once.")
-    ] = 30.0
+        Count, Meta(description="Progress alone reaches a run's status at most this often; transitions at once.")
+    ] = 30
+    settle_seconds: Annotated[
+        Seconds, Meta(description="Small changes of a status wait this long, so that several share one write.")
+    ] = 1.0
     retry_seconds: Annotated[Seconds, Meta(description="Wait after a first failure; doubles, with jitter.")] = 0.2
     retry_limit_seconds: Annotated[Seconds, Meta(description="Longest wait between two attempts.")] = 60.0
 
@@ -85,15 +94,23 @@ class Lease(_Group, frozen=True):
 class Images(_Group, frozen=True):
     """The images of a run's pods; a run can override them in its pod templates."""
 
-    api_server: Annotated[str, Meta(min_length=1, description="Trajectory API server.")] = (
-        "ghcr.io/clotho/api-server:0.1.0"
-    )
-    trainer: Annotated[str, Meta(min_length=1, description="Trainer and inference server.")] = (
-        "ghcr.io/clotho/trainer:0.1.0"
-    )
+    api_server: Annotated[str, Meta(min_length=1, description="Trajectory API server.")] = _IMAGES.api_server
+    trainer: Annotated[str, Meta(min_length=1, description="Trainer and inference server.")] = _IMAGES.trainer
     environment: Annotated[str, Meta(min_length=1, description="Environments that name no image of their own.")] = (
-        "ghcr.io/clotho/environment:0.1.0"
+        _IMAGES.environment
     )
+    pull_policy: Annotated[
+        typing.Literal["Always", "IfNotPresent", "Never"], Meta(description="Always, IfNotPresent or Never.")
+    ] = "IfNotPresent"
+    pull_secrets: Annotated[
+        tuple[str, ...], Meta(description="Secrets with registry credentials, in every run's namespace; by commas.")
+    ] = ()
+
+
+class Network(_Group, frozen=True):
+    """How the pods of a run find each other."""
+
+    cluster_domain: Annotated[str, Meta(min_length=1, description="DNS domain of the cluster.")] = "cluster.local"
 
 
 class Server(_Group, frozen=True):
@@ -119,8 +136,38 @@ class Settings(_Group, frozen=True):
     probe: Probe = field(default_factory=Probe)
     lease: Lease = field(default_factory=Lease)
     images: Images = field(default_factory=Images)
+    network: Network = field(default_factory=Network)
     server: Server = field(default_factory=Server)
     log: Log = field(default_factory=Log)
+
+
+def plan_settings(settings: Settings) -> PlanSettings:
+    images = settings.images
+    return PlanSettings(
+        render=render.RenderSettings(
+            images=render.Images(api_server=images.api_server, trainer=images.trainer, environment=images.environment),
+            image_pull_policy=images.pull_policy,
+            image_pull_secrets=images.pull_secrets,
+            cluster_domain=settings.network.cluster_domain,
+        ),
+        progress_interval_seconds=settings.reconcile.progress_seconds,
+        settle_seconds=settings.reconcile.settle_seconds,
+    )
+
+
+def probe_times(settings: Settings) -> ProbeTimes:
+    probe = settings.probe
+    return ProbeTimes(interval=probe.interval_seconds, startup=probe.startup_seconds, timeout=probe.timeout_seconds)
+
+
+def lease_times(settings: Settings) -> LeaseTimes:
+    lease = settings.lease
+    return LeaseTimes(
+        duration=lease.duration_seconds,
+        renew_within=lease.renew_within_seconds,
+        renew_every=lease.renew_every_seconds,
+        ask_every=lease.ask_every_seconds,
+    )
 
 
 class Knob(Struct, frozen=True):

@@ -1,0 +1,167 @@
+"""The one writer: carries out plans, and puts the server's answers into the caches before anybody plans again."""
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from clotho.api.names import API_VERSION, FIELD_MANAGER, KIND, UID_LABEL
+from clotho.api.status import TrainingRunStatus
+from clotho.api.training_run import parse
+from clotho.cluster.cache import RunKey
+from clotho.cluster.client import APPLY, ApiClient
+from clotho.cluster.kinds import RESOURCES, path_of
+from clotho.cluster.outcomes import AlreadyExists, Conflict, NotFound, Transient
+from clotho.cluster.store import AnyRun, Store, decode
+from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey
+
+TOKEN_BYTES = 32
+Body = dict[str, Any]
+
+
+class NotLeader(Exception):  # noqa: N818 - not a fault: another replica works
+    """This replica may not write any more."""
+
+
+class _Preconditions(Struct, frozen=True, rename="camel"):
+    uid: str
+    resource_version: str
+
+
+class _DeleteOptions(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    preconditions: _Preconditions
+    grace_period_seconds: int | None = None
+    propagation_policy: str = "Background"
+    kind: str = "DeleteOptions"
+    api_version: str = "v1"
+
+
+class Writer:
+    """`may_write` is asked before every single request."""
+
+    def __init__(self, client: ApiClient, store: Store, may_write: Callable[[], bool]) -> None:
+        self._client, self._store, self._may_write = client, store, may_write
+        self._unknown: dict[RunKey, set[ObjectKey]] = {}  # writes that got no answer: look before planning again
+
+    async def carry_out(self, run: AnyRun, actions: Iterable[Action]) -> None:
+        """All actions at once (a plan's actions do not depend on each other); raises the first failure, if any."""
+        outcomes = await asyncio.gather(*(self._do(run, action) for action in actions), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def write_status(self, run: AnyRun, status: TrainingRunStatus) -> AnyRun:
+        """Replaces the whole status; a conflict refreshes the cache, so that the next pass sees the newer run."""
+        self._check()
+        metadata = run.metadata
+        path = RESOURCES["TrainingRun"].path(metadata.namespace, metadata.name)
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": metadata.name,
+                "namespace": metadata.namespace,
+                "uid": metadata.uid,
+                "resourceVersion": metadata.resource_version,
+            },
+            "status": status,
+        }
+        try:
+            answer = await self._client.replace(f"{path}/status", body, Body, fieldManager=FIELD_MANAGER)
+        except Conflict:
+            await self.refresh(metadata.namespace, ObjectKey("TrainingRun", metadata.name))
+            raise
+        written = parse(answer)
+        self._store.runs.observe(written)
+        return written
+
+    async def settle(self, key: RunKey) -> None:
+        """Find out how writes ended whose answer was lost; raises when that cannot be known yet."""
+        for item in tuple(self._unknown.get(key, ())):
+            await self.refresh(key.namespace, item)
+            self._unknown[key].discard(item)
+        self._unknown.pop(key, None)
+
+    async def refresh(self, namespace: str, item: ObjectKey) -> Body | None:
+        """Read one object into its cache; None when it is not there."""
+        cache = self._store.cache(item.kind)
+        known = cache.get(namespace, item.name)
+        try:
+            body = await self._client.get(path_of(namespace, item), Body)
+        except NotFound:
+            if known is not None:
+                cache.remove(known.metadata)
+            return None
+        cache.observe(decode(item.kind, body))
+        return body
+
+    async def _do(self, run: AnyRun, action: Action) -> None:
+        self._check()
+        namespace = run.metadata.namespace
+        try:
+            match action:
+                case Create():
+                    await self._create(run, action)
+                case Apply():
+                    answer = await self._client.patch(
+                        path_of(namespace, action.key),
+                        action.manifest,
+                        Body,
+                        APPLY,
+                        fieldManager=FIELD_MANAGER,
+                        force="true",
+                    )
+                    self._take_in(action.key.kind, answer)
+                case Delete():
+                    await self._delete(namespace, action)
+        except Transient as error:
+            if error.code == 0:
+                self._unknown.setdefault(RunKey(namespace, run.metadata.name), set()).add(action.key)
+            raise
+
+    async def _create(self, run: AnyRun, action: Create) -> None:
+        namespace = run.metadata.namespace
+        folder = RESOURCES[action.key.kind].folder(namespace)
+        try:
+            answer = await self._client.create(folder, _with_tokens(action), Body, fieldManager=FIELD_MANAGER)
+        except AlreadyExists:
+            found = await self.refresh(namespace, action.key)
+            if found is None or found["metadata"].get("labels", {}).get(UID_LABEL) != run.metadata.uid:
+                raise
+            return
+        self._take_in(action.key.kind, answer)
+
+    async def _delete(self, namespace: str, action: Delete) -> None:
+        options = _DeleteOptions(
+            preconditions=_Preconditions(action.uid, action.resource_version),
+            grace_period_seconds=action.grace_seconds,
+        )
+        try:
+            answer = await self._client.delete(path_of(namespace, action.key), options, Body)
+        except NotFound:
+            await self.refresh(namespace, action.key)
+            return
+        except Conflict:
+            await self.refresh(namespace, action.key)
+            raise
+        if answer.get("kind") == action.key.kind:
+            self._take_in(action.key.kind, answer)
+        elif (known := self._store.cache(action.key.kind).get(namespace, action.key.name)) is not None:
+            self._store.cache(action.key.kind).remove(known.metadata)
+
+    def _take_in(self, kind: Kind, answer: Body) -> None:
+        self._store.cache(kind).observe(decode(kind, answer))
+
+    def _check(self) -> None:
+        if not self._may_write():
+            raise NotLeader("the lease is not held")
+
+
+def _with_tokens(action: Create) -> Manifest:
+    if not action.random_keys:
+        return action.manifest
+    fresh = {key: base64.b64encode(secrets.token_urlsafe(TOKEN_BYTES).encode()).decode() for key in action.random_keys}
+    return {**action.manifest, "data": {**action.manifest.get("data", {}), **fresh}}

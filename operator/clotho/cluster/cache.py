@@ -1,0 +1,111 @@
+"""What we believe is in the cluster: fed by watches and by our own writes, whichever is newer, never going back."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from clotho.api.metadata import Metadata
+
+TOMBSTONES = 4096
+
+
+class RunKey(NamedTuple):
+    """Whose pass of the operator an object belongs to."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class HasMetadata(Protocol):
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+T = TypeVar("T", bound=HasMetadata)
+_Identity = tuple[str, str]
+
+
+def version(metadata: Metadata) -> int:
+    """Resource versions of one kind are comparable integers."""
+    return int(metadata.resource_version) if metadata.resource_version.isdigit() else 0
+
+
+def _is_newer(metadata: Metadata, known: Metadata) -> bool:
+    """The answer to a deletion without a grace period carries the old version."""
+    if version(metadata) == version(known):
+        return metadata.is_being_deleted and not known.is_being_deleted
+    return version(metadata) > version(known)
+
+
+class Cache(Generic[T]):
+    """Objects of one kind by run. Answers to our own writes go in as well, so that the next pass sees them at once:
+    a watch that lags behind cannot make us create or delete anything twice."""
+
+    def __init__(self, owner: Callable[[Metadata], RunKey | None]) -> None:
+        self._owner = owner
+        self._objects: dict[_Identity, T] = {}
+        self._by_run: dict[RunKey, dict[_Identity, T]] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()  # uids: a late answer must not bring back the dead
+
+    def observe(self, item: T) -> bool:
+        """Take in a state of an object; False when it is nothing new."""
+        metadata = item.metadata
+        identity = (metadata.namespace, metadata.name)
+        known = self._objects.get(identity)
+        if metadata.uid in self._gone:
+            return False
+        if known is not None and not _is_newer(metadata, known.metadata):
+            return False
+        self._objects[identity] = item
+        if (run := self._owner(metadata)) is not None:
+            self._by_run.setdefault(run, {})[identity] = item
+        return True
+
+    def remove(self, metadata: Metadata) -> bool:
+        """The object is gone; a successor of the same name stays."""
+        self._bury(metadata.uid)
+        identity = (metadata.namespace, metadata.name)
+        known = self._objects.get(identity)
+        if known is None or known.metadata.uid != metadata.uid:
+            return False
+        del self._objects[identity]
+        run = self._owner(known.metadata)
+        if run is not None and run in self._by_run:
+            self._by_run[run].pop(identity, None)
+            if not self._by_run[run]:
+                del self._by_run[run]
+        return True
+
+    def _bury(self, uid: str) -> None:
+        self._gone[uid] = None
+        while len(self._gone) > TOMBSTONES:
+            self._gone.popitem(last=False)
+
+    def absent_from(self, listed: Iterable[Metadata], list_version: int) -> list[T]:
+        """What the cluster no longer has, by a list taken at that version; a watch may have missed the deletions."""
+        present = {metadata.uid for metadata in listed}
+        return [
+            item
+            for item in self._objects.values()
+            if item.metadata.uid not in present and version(item.metadata) <= list_version
+        ]
+
+    def has(self, namespace: str, name: str, resource_version: str) -> bool:
+        """Whether this very state is known already: cheaper than decoding the object again."""
+        known = self._objects.get((namespace, name))
+        return known is not None and known.metadata.resource_version == resource_version
+
+    def get(self, namespace: str, name: str) -> T | None:
+        return self._objects.get((namespace, name))
+
+    def of_run(self, run: RunKey) -> Iterable[T]:
+        return self._by_run.get(run, {}).values()
+
+    def all(self) -> Iterable[T]:
+        return self._objects.values()
+
+    def __len__(self) -> int:
+        return len(self._objects)

@@ -1,0 +1,52 @@
+"""Kubernetes Events about a run: what `kubectl describe` shows. Best effort; a lost Event is no failure."""
+
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from clotho.api.names import API_VERSION, FIELD_MANAGER, KIND
+from clotho.cluster.client import ApiClient
+from clotho.cluster.outcomes import ApiError
+from clotho.cluster.store import AnyRun
+from clotho.plan.model import Event
+
+log = logging.getLogger(__name__)
+MESSAGE_LIMIT = 1024  # the server's own
+
+
+class EventPoster:
+    def __init__(self, client: ApiClient, instance: str) -> None:
+        self._client, self._instance = client, instance
+
+    async def post(self, run: AnyRun, event: Event) -> None:
+        namespace = run.metadata.namespace
+        try:
+            body = _body(run, event, self._instance, datetime.now(UTC))
+            await self._client.create(f"/api/v1/namespaces/{namespace}/events", body, dict[str, Any])
+        except ApiError as error:
+            log.info("event %s not posted: %s", event.reason, error, extra={"run": f"{namespace}/{run.metadata.name}"})
+
+
+def _body(run: AnyRun, event: Event, instance: str, now: datetime) -> dict[str, Any]:
+    metadata = run.metadata
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata.name[:200]}.", "namespace": metadata.namespace},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": metadata.namespace,
+            "name": metadata.name,
+            "uid": metadata.uid,
+            "resourceVersion": metadata.resource_version,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:MESSAGE_LIMIT],
+        "action": event.reason,
+        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingComponent": FIELD_MANAGER,
+        "reportingInstance": instance,
+        "source": {"component": FIELD_MANAGER},
+    }

@@ -1,0 +1,146 @@
+"""Asks the pods of a run how they are: which questions are worth asking is decided here, purely; so are the answers."""
+
+import base64
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from clotho.api.names import API_SERVER, TRAINER
+from clotho.api.training_run import TrainingRun
+from clotho.cluster.cache import RunKey
+from clotho.cluster.http_get import ProbeFailed, http_get
+from clotho.cluster.store import Store
+from clotho.plan.model import Probe, Probes, QueueStatus
+from clotho.plan.pods import Pod
+from clotho_contract import progress
+from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, TRAINER_STATUS_PORT
+
+Target = Literal["trainer", "api_server", "inference"]
+QUIET: frozenset[str] = frozenset({"Stopped", "Completed", "Failed", "Suspended"})
+
+
+class ProbeTimes(Struct, frozen=True, kw_only=True):
+    interval: float = 30.0
+    startup: float = 2.0
+    timeout: float = 3.0
+
+
+class Question(Struct, frozen=True):
+    target: Target
+    pod: Pod
+
+
+def questions(run: TrainingRun, pods: tuple[Pod, ...], known: Probes, now: datetime) -> tuple[Question, ...]:
+    """The trainer is always asked; the others only once it does not answer or has made no step for a while:
+    they are needed to say why a run stands still, and a thousand healthy runs should cost little."""
+    trainer, api_server = _only(pods, TRAINER), _only(pods, API_SERVER)
+    asked = [Question("trainer", trainer)] if trainer else []
+    if is_suspicious(run, known, now):
+        asked += [Question("api_server", api_server)] if api_server else []
+        asked += [Question("inference", trainer)] if trainer else []
+    return tuple(asked)
+
+
+def is_suspicious(run: TrainingRun, known: Probes, now: datetime) -> bool:
+    if run.status.stall is not None:
+        return True
+    if known.trainer is None or known.trainer.answer is None:
+        return known.trainer is not None
+    moved = _last_step(known.trainer.answer) or run.status.running_time
+    return moved is not None and now - moved > timedelta(seconds=run.spec.stall.after_seconds / 2)
+
+
+def _last_step(answer: progress.Progress) -> datetime | None:
+    try:
+        return datetime.fromisoformat(answer.last_step_time) if answer.last_step_time else None
+    except ValueError:
+        return None
+
+
+def pause(run: TrainingRun, times: ProbeTimes) -> float | None:
+    """Seconds until the next round, None when the run has nothing left to say."""
+    if run.status.phase in QUIET:
+        return None
+    wanted = times.interval if run.status.phase == "Running" else times.startup
+    return min(wanted, max(0.5, run.spec.stall.after_seconds / 4))
+
+
+def _only(pods: tuple[Pod, ...], component: str) -> Pod | None:
+    """The newest running pod with an address."""
+    found = [p for p in pods if p.component == component and p.status.pod_ip and p.status.phase == "Running"]
+    return max(found, key=lambda pod: pod.attempt, default=None)
+
+
+class Prober:
+    """Keeps the last answers; `on_failure(target)` is told of every question without an answer."""
+
+    def __init__(self, store: Store, times: ProbeTimes, on_failure: Callable[[str], None]) -> None:
+        self._store, self._times, self._on_failure = store, times, on_failure
+        self._answers: dict[RunKey, Probes] = {}
+
+    def answers(self, key: RunKey) -> Probes:
+        return self._answers.get(key, Probes())
+
+    def forget(self, key: RunKey) -> None:
+        self._answers.pop(key, None)
+
+    async def ask(self, key: RunKey, now: datetime) -> tuple[bool, float | None]:
+        """One round: whether the answers say something new, and when to ask again."""
+        run = self._store.run(key)
+        if not isinstance(run, TrainingRun) or run.metadata.is_being_deleted:
+            self.forget(key)
+            return False, None
+        wait = pause(run, self._times)
+        if wait is None:
+            return False, None
+        before = self.answers(key)
+        after = before
+        pods = self._store.pods_of(key, run.metadata.uid)
+        for question in questions(run, pods, before, now):
+            after = msgspec.structs.replace(after, **{question.target: await self._ask(key, run, question)})
+        self._answers[key] = after
+        return _says(after) != _says(before), wait
+
+    async def _ask(self, key: RunKey, run: TrainingRun, question: Question) -> Probe[Any]:
+        pod = question.pod
+        try:
+            answer = await self._fetch(question.target, pod.status.pod_ip, self._token(key, run))
+        except ProbeFailed as failure:
+            self._on_failure(question.target)
+            return Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), problem=str(failure))
+        return Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=answer)
+
+    def _token(self, key: RunKey, run: TrainingRun) -> str | None:
+        secret = self._store.secret_of(key, run.metadata.uid)
+        encoded = secret.token_base64 if secret else None
+        return base64.b64decode(encoded).decode() if encoded else None
+
+    async def _fetch(self, target: Target, host: str, token: str | None) -> progress.Progress | QueueStatus | bool:
+        limit = self._times.timeout
+        if target == "trainer":
+            return _decode(await http_get(host, TRAINER_STATUS_PORT, "/progress", None, limit), progress.Progress)
+        if target == "api_server":
+            return _decode(await http_get(host, API_SERVER_PORT, "/status", token, limit), QueueStatus)
+        await http_get(host, INFERENCE_PORT, "/health", token, limit)
+        return True
+
+
+T = TypeVar("T")
+
+
+def _decode(body: bytes, answer: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=answer)
+    except msgspec.MsgspecError as error:
+        raise ProbeFailed(f"unexpected answer: {error}") from None
+
+
+def _says(probes: Probes) -> tuple[object, ...]:
+    """What matters of the answers: not when they were taken."""
+    return tuple(
+        (probe.pod_uid, probe.answer, probe.problem) if probe else None
+        for probe in (probes.trainer, probes.api_server, probes.inference)
+    )
