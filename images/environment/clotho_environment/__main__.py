@@ -1,0 +1,4 @@
+from clotho_environment.cli import main
+
+if __name__ == "__main__":
+    main()

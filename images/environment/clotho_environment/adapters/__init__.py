@@ -1,0 +1,1 @@
+"""Environments of other libraries, seen as environments of this kit."""

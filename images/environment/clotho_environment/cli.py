@@ -1,0 +1,222 @@
+"""The command line: `python -m clotho_environment serve|process|wait|describe`."""
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import msgspec
+import yaml
+
+import clotho_contract.config as run_config
+from clotho_contract import logs, termination
+from clotho_contract.config import ConfigError, EnvironmentConfig, RunConfig
+from clotho_contract.names import (
+    CONFIG_VARIABLE,
+    ENVIRONMENT_STATUS_PORT,
+    ENVIRONMENT_VARIABLE,
+    TOKEN_VARIABLE,
+    TOKENIZER_PATH,
+)
+from clotho_contract.termination import Termination
+from clotho_environment.entries import FORMS, AtroposEntry, EntryError, find_entry
+from clotho_environment.environment import InvalidConfigError
+
+log = logging.getLogger("clotho_environment")
+
+API_KEY_VARIABLE = "OPENAI_API_KEY"
+
+EPILOG = f"""\
+An entry is {FORMS}.
+
+Try one without a cluster, against any OpenAI-compatible server:
+  OPENAI_API_KEY=... python -m clotho_environment process --entry my_env.py --base-url https://.../v1 --model some/model
+"""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    options = _parser().parse_args(arguments)
+    logs.set_up(stream=sys.stderr if options.command in ("process", "describe") else sys.stdout)
+    try:
+        ending: Termination = options.run(options)
+    except (ConfigError, EntryError, InvalidConfigError) as error:
+        log.debug("refused", exc_info=error)
+        ending = Termination(reason="InvalidConfig", message=str(error))
+    except KeyboardInterrupt:
+        ending = Termination(reason="Stopped", message="interrupted")
+    except Exception as error:
+        log.exception("the environment kit failed")
+        ending = Termination(reason="InternalError", message=f"{type(error).__name__}: {error}")
+    _leave(ending)
+
+
+def _leave(ending: Termination) -> NoReturn:
+    is_good = ending.reason in ("Finished", "Stopped")
+    log.log(logging.INFO if is_good else logging.ERROR, "%s: %s", ending.reason, ending.message)
+    termination.write(ending)
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0 if is_good else 1)  # environment code may leave threads behind that would hold the process open
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m clotho_environment",
+        description="Run, try out and describe reinforcement-learning environments.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="make groups for a run until it is finished")
+    _add_choice(serve)
+    serve.add_argument("--port", type=int, default=ENVIRONMENT_STATUS_PORT, help="status port (default %(default)s)")
+    serve.set_defaults(run=_serve)
+
+    process = commands.add_parser("process", help="write a few groups, one JSON line each: a test of the environment")
+    _add_choice(process)
+    process.add_argument("--base-url", help="inference server; the run's own when absent")
+    process.add_argument("--model", help="its name for the model; the run's own when absent")
+    process.add_argument("--groups", type=_positive, default=3, help="how many (default %(default)s)")
+    process.add_argument("--deadline", type=float, default=600, metavar="SECONDS", help="default %(default)s")
+    process.add_argument("--output", type=Path, help="a file, overwritten; standard output when absent")
+    process.add_argument("--tokens", action="store_true", help="insist on token ids and log-probabilities")
+    process.set_defaults(run=_process)
+
+    wait = commands.add_parser("wait", help="return when the run's API server, trainer and inference are there")
+    wait.add_argument("--config", type=Path, help=f"the run's config file (default ${CONFIG_VARIABLE})")
+    wait.add_argument("--tokenizer", type=Path, default=TOKENIZER_PATH, help="where to put it (default %(default)s)")
+    wait.add_argument("--timeout", type=float, metavar="SECONDS", help="give up then; never when absent")
+    wait.set_defaults(run=_wait)
+
+    describe = commands.add_parser("describe", help="print the environment's config fields as JSON")
+    _add_choice(describe)
+    describe.set_defaults(run=_describe)
+    return parser
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help=f"the run's config file (default ${CONFIG_VARIABLE})")
+    parser.add_argument("--environment", help=f"which of the run's environments (default ${ENVIRONMENT_VARIABLE})")
+    parser.add_argument("--entry", help="run this instead of what the config names")
+    parser.add_argument(
+        "--set", dest="fields", action="append", default=[], metavar="FIELD=VALUE", help="a config field, as YAML"
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _serve(options: argparse.Namespace) -> Termination:
+    run = run_config.load(options.config)
+    place = _place(run, options)
+    entry = find_entry(place.entry)
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if isinstance(entry, AtroposEntry):
+        from clotho_environment.atropos.command import serve_atropos
+
+        return _run(serve_atropos(entry.path, run, place, token=token, port=options.port))
+    from clotho_environment.serve import serve
+
+    return _run(serve(entry, run, place, token=token, port=options.port, config_path=options.config))
+
+
+def _process(options: argparse.Namespace) -> Termination:
+    from clotho_environment.process import Order, Target, process_entry
+
+    run = None if options.base_url else run_config.load(options.config)
+    place = _place(run, options)
+    target = Target(
+        base_url=run.endpoints.inference if run else options.base_url,
+        model=options.model or (run.model.name if run else "default"),
+        key=os.environ.get(API_KEY_VARIABLE) or os.environ.get(TOKEN_VARIABLE, ""),
+        has_tokens=options.tokens,
+    )
+    with _output(options.output) as output:
+        order = Order(place.config, target, output.write, groups=options.groups, deadline_seconds=options.deadline)
+        entry = find_entry(place.entry)
+        if isinstance(entry, AtroposEntry):
+            from clotho_environment.atropos.command import process_atropos
+
+            return _run(process_atropos(entry.path, order))
+        return _run(process_entry(entry, order))
+
+
+def _wait(options: argparse.Namespace) -> Termination:
+    from clotho_environment.wait import wait
+
+    run = run_config.load(options.config)
+    return _run(wait(run, os.environ.get(TOKEN_VARIABLE, ""), options.tokenizer, options.timeout))
+
+
+def _describe(options: argparse.Namespace) -> Termination:
+    place = _place(None if options.entry else run_config.load(options.config), options)
+    entry = find_entry(place.entry)
+    if isinstance(entry, AtroposEntry):
+        from clotho_environment.atropos.command import describe_atropos
+
+        description = describe_atropos(entry.path)
+    else:
+        from clotho_environment.describe import describe
+
+        description = describe(entry)
+    print(json.dumps(description, indent=2 if sys.stdout.isatty() else None))
+    return Termination(reason="Finished", message=f"described {place.entry}")
+
+
+def _place(run: RunConfig | None, options: argparse.Namespace) -> EnvironmentConfig:
+    """The environment of the run that the options, or the pod's variable, choose; its fields can be overridden."""
+    name = options.environment or os.environ.get(ENVIRONMENT_VARIABLE, "")
+    if run is None:
+        if not options.entry:
+            raise ConfigError(f"--entry is missing: which environment? Use {FORMS}")
+        place = EnvironmentConfig(name=name or "environment", entry=options.entry)
+    elif not name and len(run.environments) == 1:
+        place = run.environments[0]
+    elif not name:
+        known = ", ".join(e.name for e in run.environments) or "none"
+        raise ConfigError(
+            f"which environment of the run? Set ${ENVIRONMENT_VARIABLE} or --environment; it has: {known}"
+        )
+    else:
+        place = run.environment(name)
+    fields = place.config | dict(_field(text) for text in options.fields)
+    return msgspec.structs.replace(place, entry=options.entry or place.entry or place.name, config=fields)
+
+
+def _field(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--set {text}: write it as FIELD=VALUE")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {name}: the value is not YAML: {error}") from error
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[BinaryIO]:
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        file = path.open("wb", buffering=0)
+    except OSError as error:
+        raise ConfigError(f"--output {path}: {error.strerror}") from error
+    with file:
+        yield file
+
+
+def _run(coroutine: Coroutine[Any, Any, Termination]) -> Termination:
+    import uvloop
+
+    return uvloop.run(coroutine)

@@ -1,0 +1,112 @@
+"""Finds the environment that an entry names: a built-in, a class in a module or file, or a foreign one by adapter."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from clotho_environment.environment import AnyEnvironment, Environment
+
+FORMS = (
+    "letters, module:Class, path/to/file.py[:Class], atropos:path/to/file.py, reasoning-gym:<task> or verifiers:<name>"
+)
+
+
+class EntryError(Exception):
+    """The entry names nothing that can run; the message says what was looked for and what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEntry:
+    """A class of this kit, and config fields that the entry itself decides."""
+
+    kind: type[AnyEnvironment]
+    preset: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AtroposEntry:
+    """An unchanged Atropos environment file, run as a program of its own."""
+
+    path: Path
+
+
+def find_entry(entry: str) -> NativeEntry | AtroposEntry:
+    scheme, _, rest = entry.partition(":")
+    if not entry:
+        raise EntryError(f"the environment has no entry; use {FORMS}")
+    match scheme:
+        case "letters":
+            from clotho_environment.letters import Letters
+
+            return NativeEntry(Letters)
+        case "atropos":
+            return AtroposEntry(_existing(Path(rest)))
+        case "reasoning-gym":
+            from clotho_environment.adapters.reasoning_gym import ReasoningGym
+
+            return NativeEntry(ReasoningGym, {"task": rest})
+        case "verifiers":
+            from clotho_environment.adapters.verifiers import Verifiers
+
+            return NativeEntry(Verifiers, {"taskset": rest})
+    if scheme.endswith(".py"):
+        path = _existing(Path(scheme))
+        return NativeEntry(_class_in(_load_file(path), rest, str(path)))
+    if rest:
+        return NativeEntry(_class_in(_load_module(scheme), rest, scheme))
+    raise EntryError(f"{entry!r} is no entry; use {FORMS}")
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise EntryError(f"there is no file {path} in this image (looked in {Path.cwd()})")
+    return path
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Import by path, under the file's own name so that pickling and siblings work as if it were run from there."""
+    directory = str(path.parent.resolve())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise EntryError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[path.stem]
+        raise EntryError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise EntryError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _class_in(module: ModuleType, name: str, where: str) -> type[AnyEnvironment]:
+    found = {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Environment) and value.__module__ == module.__name__
+    }
+    if name:
+        wanted = getattr(module, name, None)
+        if isinstance(wanted, type) and issubclass(wanted, Environment):
+            return wanted
+        there = ", ".join(found) or "none"
+        raise EntryError(f"{where} has no environment class {name}; its environment classes: {there}")
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if not found:
+        raise EntryError(f"{where} has no subclass of clotho_environment.Environment")
+    raise EntryError(f"{where} has several environment classes: {', '.join(found)}; write {where}:{next(iter(found))}")

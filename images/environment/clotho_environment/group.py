@@ -1,0 +1,139 @@
+"""A group is several scored attempts at one item: what an environment makes and a trainer learns from."""
+
+import math
+from collections.abc import Sequence as Listing
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+MASKED = -100  # stands in `masks` for a token that is not trained
+NO_LOGPROB = 1.0  # stands in `inference_logprobs` for the same
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One attempt as tokens; `trained` marks those that the policy wrote, `logprobs` counts only there."""
+
+    tokens: tuple[int, ...]
+    trained: tuple[bool, ...]
+    logprobs: tuple[float, ...]
+    policy_version: int | None = None
+    is_truncated: bool = False
+
+    @property
+    def sequence(self) -> "Sequence":
+        return self
+
+
+class Attempt(Protocol):
+    """Anything that can be trained on: a `Completion`, a `Conversation`, or a `Sequence` made by hand."""
+
+    @property
+    def sequence(self) -> Sequence: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Attempts at the same item and their scores, in the same order.
+
+    `advantages` (one number a token, for each attempt) replaces those that the trainer derives from the scores;
+    `messages` (one conversation an attempt) is shown to people and never trained on.
+    """
+
+    attempts: Listing[Attempt]
+    scores: Listing[float]
+    advantages: Listing[Listing[float]] | None = None
+    messages: Listing[Listing[object]] | None = None
+
+
+class InvalidGroupError(ValueError):
+    """A group that cannot be trained on; the message names the field and the index."""
+
+
+def check_scores(group: object, group_size: int) -> Group:
+    """The group, if it is one: as many attempts and finite scores as the config promises."""
+    if not isinstance(group, Group):
+        raise InvalidGroupError(f"rollout() returned a {type(group).__name__}, not a Group (None skips the item)")
+    if len(group.attempts) != group_size:
+        raise InvalidGroupError(f"attempts: {len(group.attempts)} of them, but group_size is {group_size}")
+    for field in ("scores", "advantages", "messages"):
+        values = getattr(group, field)
+        if values is not None and len(values) != group_size:
+            raise InvalidGroupError(f"{field}: {len(values)} of them for {group_size} attempts")
+    for i, score in enumerate(group.scores):
+        if not _is_finite(score):
+            raise InvalidGroupError(f"scores[{i}]: {score!r} is not a finite number")
+    return group
+
+
+def check_group(group: object, group_size: int) -> list[Sequence]:
+    """The sequences of a sound group; everything else is refused before it can reach the trainer."""
+    group = check_scores(group, group_size)
+    sequences = [_sequence_of(attempt, f"attempts[{i}]") for i, attempt in enumerate(group.attempts)]
+    for i, advantages in enumerate(group.advantages or ()):
+        _check_advantages(advantages, len(sequences[i].tokens), f"advantages[{i}]")
+    return sequences
+
+
+def _sequence_of(attempt: object, where: str) -> Sequence:
+    sequence = getattr(attempt, "sequence", None)
+    if not isinstance(sequence, Sequence):
+        raise InvalidGroupError(f"{where}: a {type(attempt).__name__} is not a Completion, Conversation or Sequence")
+    length = len(sequence.tokens)
+    for field, values in (("trained", sequence.trained), ("logprobs", sequence.logprobs)):
+        if len(values) != length:
+            raise InvalidGroupError(f"{where}.{field}: {len(values)} of them for {length} tokens")
+    if not any(sequence.trained):
+        raise InvalidGroupError(f"{where}.trained: no token was written by the policy: nothing to train")
+    if sequence.trained[0]:
+        raise InvalidGroupError(f"{where}.trained[0]: the first token has nothing before it; a prompt must come first")
+    for i, token in enumerate(sequence.tokens):
+        if type(token) is not int or token < 0:
+            raise InvalidGroupError(f"{where}.tokens[{i}]: {token!r} is not a token id")
+    for i, (logprob, trained) in enumerate(zip(sequence.logprobs, sequence.trained, strict=True)):
+        if trained and not (_is_finite(logprob) and logprob <= 1e-3):
+            raise InvalidGroupError(f"{where}.logprobs[{i}]: {logprob!r} is not the logarithm of a probability")
+    return sequence
+
+
+def _check_advantages(advantages: Listing[float], length: int, where: str) -> None:
+    if len(advantages) != length:
+        raise InvalidGroupError(f"{where}: {len(advantages)} of them for {length} tokens")
+    for i, advantage in enumerate(advantages):
+        if not _is_finite(advantage):
+            raise InvalidGroupError(f"{where}[{i}]: {advantage!r} is not a finite number")
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def encode_group(group: Group, sequences: list[Sequence], env_id: int | None) -> bytes:
+    """The group as Atropos' `/scored_data` takes it, stamped with the oldest policy that wrote in it."""
+    body: dict[str, object] = {
+        "tokens": [s.tokens for s in sequences],
+        "masks": [mask_of(s) for s in sequences],
+        "scores": [float(score) for score in group.scores],
+        "inference_logprobs": [_logprobs_of(s) for s in sequences],
+    }
+    versions = [s.policy_version for s in sequences if s.policy_version is not None]
+    if versions:
+        body["generation_params"] = {"policy_version": min(versions)}
+    if any(s.is_truncated for s in sequences):
+        body["overrides"] = [{"truncated": True} if s.is_truncated else {} for s in sequences]
+    if group.advantages is not None:
+        body["advantages"] = group.advantages
+    if group.messages is not None:
+        body["messages"] = group.messages
+    if env_id is not None:
+        body["env_id"] = env_id
+    return msgspec.json.encode(body)
+
+
+def mask_of(sequence: Sequence) -> list[int]:
+    return [t if trained else MASKED for t, trained in zip(sequence.tokens, sequence.trained, strict=True)]
+
+
+def _logprobs_of(sequence: Sequence) -> list[float]:
+    return [lp if trained else NO_LOGPROB for lp, trained in zip(sequence.logprobs, sequence.trained, strict=True)]

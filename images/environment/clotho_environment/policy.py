@@ -1,0 +1,185 @@
+"""The policy under training, as environments see it: ask it for samples, get text and everything training needs."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from clotho_contract.names import POLICY_VERSION_HEADER
+from clotho_environment.completion import AnswerError, Completion, Message, read_generate, read_openai
+from clotho_environment.conversation import Conversation
+from clotho_environment.retry import backoff, retry_after
+
+log = logging.getLogger(__name__)
+
+Reader = Callable[[bytes, int | None], list[Completion]]
+Ask = Callable[[int], Awaitable[list[Completion]]]
+
+
+class PolicyError(Exception):
+    """The request is wrong: asking again cannot help."""
+
+
+class PolicyRefusedError(PolicyError):
+    """The inference server does not take our token."""
+
+
+class PolicyUnavailableError(Exception):
+    """The inference server does not answer for now; the runner waits and tries another time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Used where a call does not say otherwise; the runner takes them from the environment's config."""
+
+    n: int = 1
+    max_tokens: int = 512
+    temperature: float | None = None
+
+
+class Policy:
+    """Every method takes `n` samples (the environment's group size unless said otherwise).
+
+    `max_tokens`, `temperature`, `stop` and any other sampling parameter of the server can be given by name.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        base_url: str,
+        *,
+        model: str,
+        defaults: Defaults | None = None,
+        want_tokens: bool = True,
+        patience_seconds: float = 30.0,
+    ) -> None:
+        self._session = session
+        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._model = model
+        self._defaults = defaults or Defaults()
+        self._want_tokens = want_tokens
+        self._patience_seconds = patience_seconds
+
+    async def chat(
+        self, messages: Sequence[Message], *, n: int | None = None, tools: Sequence[Any] | None = None, **sampling: Any
+    ) -> list[Completion]:
+        """Sample replies to a conversation."""
+        request = self._openai_request(sampling) | {"messages": list(messages)}
+        if self._want_tokens:
+            request["logprobs"] = True
+        if tools:
+            request["tools"] = list(tools)
+        return await self._sample("/v1/chat/completions", request, self._read_openai, n)
+
+    async def complete(self, prompt: str, *, n: int | None = None, **sampling: Any) -> list[Completion]:
+        """Sample continuations of a plain text."""
+        request = self._openai_request(sampling) | {"prompt": prompt}
+        if self._want_tokens:
+            request["logprobs"] = 1
+        return await self._sample("/v1/completions", request, self._read_openai, n)
+
+    async def generate(self, tokens: Sequence[int], *, n: int | None = None, **sampling: Any) -> list[Completion]:
+        """Sample continuations of token ids, for authors who tokenize themselves."""
+        prompt = tuple(tokens)
+        parameters = self._with_defaults(sampling)
+        parameters["max_new_tokens"] = parameters.pop("max_tokens")
+
+        def read(body: bytes, version: int | None) -> list[Completion]:
+            return read_generate(body, prompt, version)
+
+        async def ask(count: int) -> list[Completion]:
+            request = {
+                "input_ids": prompt,
+                "sampling_params": parameters | {"n": count},
+                "return_logprob": True,
+                "return_text_in_logprobs": False,
+            }
+            return await self._post("/generate", request, read)
+
+        return await self._collect(ask, n)
+
+    def conversation(
+        self, messages: Sequence[Message], *, tools: Sequence[Any] | None = None, **sampling: Any
+    ) -> Conversation:
+        """Start a conversation of several turns that is trained as one sequence."""
+
+        async def reply(history: Sequence[Message]) -> Completion:
+            (completion,) = await self.chat(history, n=1, tools=tools, **sampling)
+            return completion
+
+        return Conversation(reply, messages)
+
+    def _read_openai(self, body: bytes, version: int | None) -> list[Completion]:
+        return read_openai(body, version, want_tokens=self._want_tokens)
+
+    def _openai_request(self, sampling: dict[str, Any]) -> dict[str, Any]:
+        request: dict[str, Any] = {"model": self._model} | self._with_defaults(sampling)
+        return request | {"return_token_ids": True} if self._want_tokens else request
+
+    def _with_defaults(self, sampling: dict[str, Any]) -> dict[str, Any]:
+        defaults = {"max_tokens": self._defaults.max_tokens, "temperature": self._defaults.temperature}
+        return {key: value for key, value in (defaults | sampling).items() if value is not None}
+
+    async def _sample(self, path: str, request: dict[str, Any], read: Reader, n: int | None) -> list[Completion]:
+        async def ask(count: int) -> list[Completion]:
+            return await self._post(path, request | {"n": count}, read)
+
+        return await self._collect(ask, n)
+
+    async def _collect(self, ask: Ask, n: int | None) -> list[Completion]:
+        """Ask until there are n samples: some public servers ignore `n` and send one."""
+        wanted = self._defaults.n if n is None else n
+        completions = await ask(wanted)
+        while completions and len(completions) < wanted:
+            missing = wanted - len(completions)
+            for more in await asyncio.gather(*(ask(1) for _ in range(missing))):
+                completions += more
+        return completions[:wanted]
+
+    async def _post(self, path: str, request: dict[str, Any], read: Reader) -> list[Completion]:
+        body = msgspec.json.encode(request)
+        deadline = asyncio.get_running_loop().time() + self._patience_seconds
+        for delay in backoff():
+            try:
+                return await self._post_once(path, body, read)
+            except _TransientError as error:
+                pause = error.pause if error.pause is not None else delay
+                if asyncio.get_running_loop().time() + pause > deadline:
+                    raise PolicyUnavailableError(
+                        f"the inference server at {self._base_url} does not answer: {error}"
+                    ) from None
+                await asyncio.sleep(pause)
+        raise AssertionError("backoff never ends")
+
+    async def _post_once(self, path: str, body: bytes, read: Reader) -> list[Completion]:
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with self._session.post(self._base_url + path, data=body, headers=headers) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _TransientError(f"{type(error).__name__}: {error}") from error
+        if response.status == 429 or response.status >= 500:
+            raise _TransientError(f"{response.status} {_excerpt(answer)}", retry_after(response.headers))
+        if response.status in (401, 403):
+            raise PolicyRefusedError(f"the inference server at {self._base_url} refuses our token ({response.status})")
+        if response.status >= 400:
+            raise PolicyError(f"POST {path}: {response.status} {_excerpt(answer)}")
+        version = response.headers.get(POLICY_VERSION_HEADER, "")
+        try:
+            return read(answer, int(version) if version.isdecimal() else None)
+        except AnswerError as error:
+            raise PolicyError(f"POST {path}: {error}") from error
+
+
+class _TransientError(Exception):
+    def __init__(self, problem: str, pause: float | None = None) -> None:
+        super().__init__(problem)
+        self.pause = pause
+
+
+def _excerpt(body: bytes) -> str:
+    return " ".join(body[:500].decode(errors="replace").split())

@@ -1,0 +1,132 @@
+"""`process`: a few groups into a file, without API server or trainer; the quick test of an environment."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from clotho_contract.termination import Reason, Termination
+from clotho_environment.connections import open_session
+from clotho_environment.entries import NativeEntry
+from clotho_environment.environment import AnyEnvironment, build
+from clotho_environment.failures import FailureLog, first_leaf, summarize
+from clotho_environment.group import Group, check_group, check_scores, encode_group
+from clotho_environment.items import ItemStream
+from clotho_environment.policy import Policy, PolicyRefusedError, PolicyUnavailableError
+
+log = logging.getLogger(__name__)
+
+WriteLine = Callable[[bytes], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The model that is tried: any OpenAI-compatible server; only some send tokens."""
+
+    base_url: str
+    model: str
+    key: str
+    has_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a person wants to see: so many groups of this config, from this model, by then."""
+
+    config: Mapping[str, Any]
+    target: Target
+    write_line: WriteLine
+    groups: int
+    deadline_seconds: float
+
+
+async def process_entry(entry: NativeEntry, order: Order) -> Termination:
+    environment = build(entry.kind, {**order.config, **entry.preset})
+    async with open_session(order.target.key) as session:
+        policy = Policy(
+            session,
+            order.target.base_url,
+            model=order.target.model,
+            defaults=environment.config.sampling,
+            want_tokens=order.target.has_tokens,
+        )
+        return await process(environment, policy, order)
+
+
+async def process(environment: AnyEnvironment, policy: Policy, order: Order) -> Termination:
+    """Writes each group as soon as it is there, so that a deadline loses only what was not finished."""
+    producer = _Producer(environment, policy, order.write_line, want_tokens=order.target.has_tokens)
+    deadline = asyncio.timeout(order.deadline_seconds)
+    try:
+        async with deadline, asyncio.TaskGroup() as tasks:
+            await environment.setup()
+            workers = min(order.groups, environment.config.concurrency)
+            for i in range(workers):
+                tasks.create_task(producer.produce(order.groups // workers + (i < order.groups % workers)))
+    except Exception as error:
+        cause = first_leaf(error)
+        if deadline.expired():
+            return Termination(reason="EnvironmentFailed", message=producer.explain_lateness(order))
+        return Termination(reason=_reason(cause), message=summarize(cause))
+    finally:
+        await environment.close()
+    return Termination(reason="Finished", message=f"{producer.written} groups")
+
+
+def _reason(error: BaseException) -> Reason:
+    match error:
+        case PolicyRefusedError():
+            return "Unauthorized"
+        case PolicyUnavailableError():
+            return "DependencyUnavailable"
+    return "EnvironmentFailed"
+
+
+class _Producer:
+    def __init__(
+        self, environment: AnyEnvironment, policy: Policy, write_line: WriteLine, *, want_tokens: bool
+    ) -> None:
+        self._environment = environment
+        self._policy = policy
+        self._write_line = write_line
+        self._want_tokens = want_tokens
+        self._items = ItemStream(environment)
+        self._failures = FailureLog(environment.config.max_consecutive_failures)
+        self._last_problem = ""
+        self.written = 0
+
+    async def produce(self, groups: int) -> None:
+        while groups:
+            try:
+                line = self._line(await self._environment.rollout(await self._items.next(), self._policy))
+            except (PolicyRefusedError, PolicyUnavailableError):
+                raise
+            except Exception as error:
+                self._last_problem = summarize(error)
+                setback = self._failures.failure(error)
+                if setback.is_final:
+                    raise
+                await asyncio.sleep(setback.pause_seconds)
+                continue
+            self._failures.success()
+            if line is not None:
+                self._write_line(line + b"\n")
+                self.written += 1
+                groups -= 1
+
+    def explain_lateness(self, order: Order) -> str:
+        late = f"the deadline of {order.deadline_seconds:g} s passed after {self.written} of {order.groups} groups"
+        return f"{late}; the last failure: {self._last_problem}" if self._last_problem else late
+
+    def _line(self, group: Group | None) -> bytes | None:
+        if group is None:
+            return None
+        size = self._environment.config.group_size
+        if self._want_tokens:
+            return encode_group(group, check_group(group, size), None)
+        check_scores(group, size)
+        texts = [getattr(attempt, "text", "") for attempt in group.attempts]
+        return msgspec.json.encode({"scores": group.scores, "texts": texts, "messages": group.messages})

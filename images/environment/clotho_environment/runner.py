@@ -1,0 +1,245 @@
+"""Keeps an environment at work: many rollouts at once, groups handed in, failures contained, a clean end."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from clotho_contract.termination import Reason, Termination
+from clotho_environment.api_server import ApiServer, ApiServerRefusedError
+from clotho_environment.environment import AnyEnvironment
+from clotho_environment.failures import EnvironmentFailedError, FailureLog, first_leaf, summarize
+from clotho_environment.group import Group, InvalidGroupError, Sequence, check_group
+from clotho_environment.items import ItemStream
+from clotho_environment.policy import Policy, PolicyRefusedError, PolicyUnavailableError
+from clotho_environment.telemetry import Outcome, Telemetry
+
+log = logging.getLogger(__name__)
+
+
+class RolloutTimedOutError(Exception):
+    """Environment code hangs, or the time limit is too short for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the run, not the environment, decides."""
+
+    max_tokens: int  # longest sequence that the trainer takes
+    steps: Callable[[], int]  # asked again and again: a person may raise it on a live run
+    follow_seconds: float = 1.0
+    stop_grace_seconds: float = 10.0
+
+
+class Runner:
+    def __init__(
+        self, environment: AnyEnvironment, policy: Policy, api_server: ApiServer, limits: Limits, telemetry: Telemetry
+    ) -> None:
+        self._environment = environment
+        self._policy = policy
+        self._api_server = api_server
+        self._limits = limits
+        self._telemetry = telemetry
+        self._items = ItemStream(environment)
+        self._failures = FailureLog(environment.config.max_consecutive_failures)
+        self._stopping = False
+        self._fruitless = 0
+        self._step = 0
+        self._evaluation: asyncio.Task[None] | None = None
+        self.last_activity = time.monotonic()
+
+    async def run(self, stop: asyncio.Event) -> Termination:
+        """Until the run is finished, the environment proves broken, or `stop` is set."""
+        ending = asyncio.create_task(self._work(), name="environment")
+        asked = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({ending, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not ending.done():
+                await self._wind_down(ending)
+            return await self._verdict(ending)
+        finally:
+            asked.cancel()
+            await self._cancel(ending, self._evaluation)
+            await self._api_server.disconnect()
+            await self._environment.close()
+
+    def unhealthy(self) -> str | None:
+        silence = time.monotonic() - self.last_activity
+        patience = self._environment.config.rollout_timeout_seconds + 60
+        return f"nothing has happened for {silence:.0f} s" if silence > patience else None
+
+    def unready(self) -> str | None:
+        if self._stopping:
+            return "stopping"
+        return None if self._api_server.is_registered else "waiting for the API server and the trainer"
+
+    async def _work(self) -> None:
+        await self._guarded(self._environment.setup(), "setup()")
+        await self._api_server.register()
+        async with asyncio.TaskGroup() as tasks:
+            workers = [tasks.create_task(self._worker()) for _ in range(self._environment.config.concurrency)]
+            follower = tasks.create_task(self._follow())
+            await asyncio.wait({follower, *workers}, return_when=asyncio.FIRST_COMPLETED)
+            if follower.done():
+                for worker in workers:
+                    worker.cancel()  # the run is finished: what is in flight has no taker
+            else:
+                await asyncio.wait(workers)
+                follower.cancel()
+
+    async def _verdict(self, ending: asyncio.Task[None]) -> Termination:
+        if not ending.done():
+            return self._end("Stopped", "stopped as asked; rollouts in flight were dropped")
+        try:
+            await ending
+        except Exception as error:
+            return self._classify(first_leaf(error))
+        if self._stopping:
+            return self._end("Stopped", "stopped as asked")
+        return self._end("Finished", f"the run reached its last step, {self._step}")
+
+    def _classify(self, error: BaseException) -> Termination:
+        match error:
+            case EnvironmentFailedError():
+                return self._end("EnvironmentFailed", str(error))
+            case ApiServerRefusedError():
+                return self._end(error.reason, str(error))
+            case PolicyRefusedError():
+                return self._end("Unauthorized", str(error))
+        log.error("the environment kit failed", exc_info=error)
+        return self._end("InternalError", summarize(error))
+
+    def _end(self, reason: Reason, message: str) -> Termination:
+        return Termination(reason=reason, message=message, step=self._step)
+
+    async def _wind_down(self, ending: asyncio.Task[None]) -> None:
+        """No new rollouts; those in flight may finish within the grace period."""
+        self._stopping = True
+        if not self._api_server.is_registered:
+            return
+        log.info("stopping: waiting up to %.0f s for rollouts in flight", self._limits.stop_grace_seconds)
+        await asyncio.wait({ending}, timeout=self._limits.stop_grace_seconds)
+
+    async def _cancel(self, *tasks: asyncio.Task[None] | None) -> None:
+        running = [task for task in tasks if task is not None and not task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=5)  # user code may swallow the cancellation
+
+    async def _guarded(self, call: Awaitable[None], name: str) -> None:
+        try:
+            await call
+        except Exception as error:
+            log.error("%s failed", name, exc_info=error)
+            raise EnvironmentFailedError(f"{name} of the environment failed: {summarize(error)}") from error
+
+    async def _worker(self) -> None:
+        while not self._stopping:
+            pause = await self._one_rollout()
+            self.last_activity = time.monotonic()
+            if pause:
+                await asyncio.sleep(pause)
+
+    async def _one_rollout(self) -> float:
+        """One item from draw to delivery; answers how long to rest before the next."""
+        try:
+            await self._deliver(await self._attempt(await self._items.next()))
+            return 0.0
+        except PolicyUnavailableError as error:
+            self._telemetry.count("policy_unavailable")
+            log.warning("%s", error)
+            return 1.0
+        except (EnvironmentFailedError, ApiServerRefusedError, PolicyRefusedError):
+            raise
+        except RolloutTimedOutError as error:
+            return self._setback("timed_out", error)
+        except InvalidGroupError as error:
+            return self._setback("refused", error)
+        except Exception as error:
+            return self._setback("failed", error)
+
+    async def _attempt(self, item: Any) -> Group | None:
+        seconds = self._environment.config.rollout_timeout_seconds
+        deadline = asyncio.timeout(seconds)
+        try:
+            with self._telemetry.in_flight.track_inprogress(), self._telemetry.rollout_seconds.time():
+                async with deadline:
+                    group: Group | None = await self._environment.rollout(item, self._policy)
+                    return group
+        except TimeoutError as error:
+            if not deadline.expired():  # the environment's own
+                raise
+            raise RolloutTimedOutError(f"longer than rollout_timeout_seconds = {seconds:g}") from error
+
+    def _setback(self, outcome: Outcome, error: Exception) -> float:
+        self._telemetry.count(outcome)
+        setback = self._failures.failure(error)
+        if setback.is_final:
+            raise EnvironmentFailedError(
+                f"{self._failures.consecutive} rollouts in a row failed; the last: {summarize(error)}"
+            ) from error
+        return setback.pause_seconds
+
+    async def _deliver(self, group: Group | None) -> None:
+        if group is None:
+            self._skip("skipped")
+            return
+        sequences = check_group(group, self._environment.config.group_size)
+        if self._environment.config.skip_equal_scores and len(set(group.scores)) == 1:
+            self._skip("equal_scores")
+            return
+        if max(len(s.tokens) for s in sequences) > self._limits.max_tokens:
+            self._skip("too_long")
+            return
+        with self._telemetry.waiting.track_inprogress():
+            await self._api_server.submit(group, sequences)
+        self._failures.success()
+        self._fruitless = 0
+        self._record(group, sequences)
+
+    def _record(self, group: Group, sequences: list[Sequence]) -> None:
+        versions = [s.policy_version for s in sequences if s.policy_version is not None]
+        tokens = sum(len(s.tokens) for s in sequences)
+        self._telemetry.sent([float(s) for s in group.scores], tokens, min(versions, default=None))
+
+    def _skip(self, outcome: Outcome) -> None:
+        """Not a failure, but an environment that only skips starves the trainer: say so now and then."""
+        self._telemetry.count(outcome)
+        self._failures.success()
+        self._fruitless += 1
+        if self._fruitless % 100 == 0:
+            log.warning("the last %d rollouts gave no group to train on (%s)", self._fruitless, outcome)
+
+    async def _follow(self) -> None:
+        """Watch the run's step: evaluate on the way, and return when the last step is done."""
+        every = self._environment.config.evaluate_every_steps
+        while not self._stopping:
+            previous, self._step = self._step, await self._api_server.current_step()
+            self._telemetry.step.set(self._step)
+            if self._step >= self._limits.steps():
+                return
+            if every and self._step // every > previous // every:
+                self._start_evaluation()
+            await asyncio.sleep(self._limits.follow_seconds)
+
+    def _start_evaluation(self) -> None:
+        if self._evaluation is None or self._evaluation.done():
+            self._evaluation = asyncio.create_task(self._evaluate(self._step), name="evaluation")
+
+    async def _evaluate(self, step: int) -> None:
+        """A failing evaluation is said and forgotten: training does not depend on it."""
+        try:
+            async with asyncio.timeout(self._environment.config.rollout_timeout_seconds):
+                measures = await self._environment.evaluate(self._policy)
+        except Exception as error:
+            log.error("evaluate() failed at step %d: %s", step, summarize(error), exc_info=error)
+            return
+        if measures is None:
+            return
+        finite = {str(name): float(value) for name, value in measures.items() if math.isfinite(value)}
+        self._telemetry.evaluated(finite)
+        log.info("evaluation at step %d", step, extra={"step": step, "evaluation": finite})

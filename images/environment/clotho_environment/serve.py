@@ -1,0 +1,119 @@
+"""`serve`: everything around the runner: config, status port, signals, watchdog, and the last words."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+import clotho_contract.config as run_config
+from clotho_contract import termination
+from clotho_contract.config import ConfigError, EnvironmentConfig, RunConfig
+from clotho_contract.serving import Check, add_health_routes
+from clotho_contract.termination import Termination
+from clotho_environment.api_server import ApiServer, Registration
+from clotho_environment.connections import open_session
+from clotho_environment.entries import NativeEntry
+from clotho_environment.environment import AnyEnvironment, InvalidConfigError, build
+from clotho_environment.policy import Policy
+from clotho_environment.runner import Limits, Runner
+from clotho_environment.telemetry import Telemetry
+from clotho_environment.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+
+async def serve(
+    entry: NativeEntry, run: RunConfig, place: EnvironmentConfig, *, token: str, port: int, config_path: Path | None
+) -> Termination:
+    environment = build(entry.kind, {**place.config, **entry.preset})
+    check_batch(run.training.batch_size, environment.config.group_size, place.name)
+    telemetry = Telemetry()
+    async with open_session(token) as inference, open_session(token, total_seconds=120) as trajectories:
+        runner = Runner(
+            environment,
+            Policy(inference, run.endpoints.inference, model=run.model.name, defaults=environment.config.sampling),
+            ApiServer(trajectories, run.endpoints.api_server, _registration(environment, run, place)),
+            Limits(max_tokens=run.training.max_tokens, steps=lambda: _steps(run, config_path)),
+            telemetry,
+        )
+        async with (
+            status_server(port, healthy=runner.unhealthy, ready=runner.unready, registry=telemetry.registry),
+            _watched(environment),
+        ):
+            return await runner.run(stop_signal())
+
+
+def check_batch(batch_size: int, group_size: int, name: str) -> None:
+    if batch_size % group_size:
+        below, above = batch_size // group_size * group_size, -(-batch_size // group_size) * group_size
+        use = f"{below} or {above}" if below else str(above)
+        raise InvalidConfigError(
+            f"training.batchSize: {batch_size} is not a multiple of group_size {group_size} "
+            f"(environment {name}); use {use}"
+        )
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+@asynccontextmanager
+async def status_server(port: int, *, healthy: Check, ready: Check, registry: CollectorRegistry) -> AsyncIterator[None]:
+    app = web.Application()
+    add_health_routes(app, healthy=healthy, ready=ready, registry=registry)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 - the kubelet probes the pod's address
+        yield
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def _watched(environment: AnyEnvironment) -> AsyncIterator[None]:
+    limit = environment.config.rollout_timeout_seconds
+    watchdog = Watchdog(_give_up, warn_seconds=min(5.0, limit), limit_seconds=limit)
+    beat = asyncio.create_task(watchdog.watch(), name="watchdog")
+    try:
+        yield
+    finally:
+        beat.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await beat
+
+
+def _give_up(problem: str) -> None:
+    """Called from a thread while the loop is stuck: no clean end is possible, but a clear one is."""
+    log.error("%s", problem)
+    termination.write(Termination(reason="EnvironmentFailed", message=problem))
+    os._exit(1)
+
+
+def _registration(environment: AnyEnvironment, run: RunConfig, place: EnvironmentConfig) -> Registration:
+    return Registration(
+        desired_name=place.name,
+        group_size=environment.config.group_size,
+        max_token_length=run.training.max_tokens,
+        weight=place.weight,
+        min_batch_allocation=place.min_batch_allocation,
+    )
+
+
+def _steps(run: RunConfig, config_path: Path | None) -> int:
+    """Read again each time, because a person may raise `training.steps` while the run goes on."""
+    try:
+        return run_config.load(config_path).training.steps
+    except ConfigError:
+        return run.training.steps  # a half-written file; the next look will see it whole

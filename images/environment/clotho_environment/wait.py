@@ -1,0 +1,126 @@
+"""`wait`: the init container. Returns when the API server, the trainer and inference are there, with the tokenizer."""
+
+import asyncio
+import io
+import logging
+import tarfile
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from clotho_contract.config import RunConfig
+from clotho_contract.termination import Reason, Termination
+from clotho_environment.connections import open_session
+
+log = logging.getLogger(__name__)
+
+REMIND_SECONDS: Final = 30.0
+TOKENIZER_LIMIT: Final = 512 * 1024**2
+
+Check = Callable[[], Awaitable[str | None]]
+"""None when it is there, else one sentence that says what is missing."""
+
+
+async def wait(run: RunConfig, token: str, tokenizer_path: Path, timeout_seconds: float | None) -> Termination:
+    try:
+        async with asyncio.timeout(timeout_seconds), open_session(token, total_seconds=60) as session:
+            waiter = Waiter(session, api_server=run.endpoints.api_server, inference=run.endpoints.inference)
+            await waiter.wait(tokenizer_path)
+    except RefusedError as error:
+        return Termination(reason=error.reason, message=str(error))
+    except TimeoutError:
+        return Termination(reason="DependencyUnavailable", message=f"the run was not there after {timeout_seconds:g} s")
+    return Termination(reason="Finished", message=f"the run is there; its tokenizer is in {tokenizer_path}")
+
+
+class RefusedError(Exception):
+    """Waiting longer cannot help."""
+
+    def __init__(self, message: str, reason: Reason = "DependencyUnavailable") -> None:
+        super().__init__(message)
+        self.reason: Reason = reason
+
+
+class Waiter:
+    """Each thing is the precondition of the next, so they are waited for in order."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, *, api_server: str, inference: str, poll_seconds: float = 0.5
+    ) -> None:
+        self._session = session
+        self._api_server = api_server
+        self._inference = inference
+        self._poll_seconds = poll_seconds
+
+    async def wait(self, tokenizer_path: Path) -> None:
+        await self._until(self._missing_trainer, "the trainer to register")
+        await self._until(self._missing_inference, "inference")
+        await self._until(lambda: self._missing_tokenizer(tokenizer_path), "the tokenizer")
+
+    async def _until(self, check: Check, what: str) -> None:
+        loop = asyncio.get_running_loop()
+        remind_at = loop.time()
+        while True:
+            try:
+                problem = await check()
+            except (aiohttp.ClientError, TimeoutError) as error:
+                problem = f"{type(error).__name__}: {error}"
+            if problem is None:
+                return
+            if loop.time() >= remind_at:
+                log.info("waiting for %s: %s", what, problem)
+                remind_at = loop.time() + REMIND_SECONDS
+            await asyncio.sleep(self._poll_seconds)
+
+    async def _missing_trainer(self) -> str | None:
+        status, body = await self._get(self._api_server + "/info")
+        if status != HTTPStatus.OK:
+            return f"the API server answers {status}"
+        return None if _batch_size(body) > 0 else "the API server is up, the trainer has not registered"
+
+    async def _missing_inference(self) -> str | None:
+        status, _ = await self._get(self._inference + "/health")
+        return None if status == HTTPStatus.OK else f"inference answers {status}"
+
+    async def _missing_tokenizer(self, path: Path) -> str | None:
+        status, body = await self._get(self._inference + "/tokenizer.tar")
+        if status != HTTPStatus.OK:
+            return f"inference answers {status} to /tokenizer.tar"
+        unpack_tokenizer(body, path)
+        return None
+
+    async def _get(self, url: str) -> tuple[int, bytes]:
+        async with self._session.get(url) as response:
+            if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+                raise RefusedError(f"{url} refuses our token ({response.status})", "Unauthorized")
+            return response.status, await response.read()
+
+
+def unpack_tokenizer(archive: bytes, path: Path) -> None:
+    """Plain files only and nothing outside `path`: the archive comes over the network."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            if sum(member.size for member in tar) > TOKENIZER_LIMIT:
+                raise RefusedError(f"the tokenizer is larger than {TOKENIZER_LIMIT // 1024**2} MiB")
+            path.mkdir(parents=True, exist_ok=True)
+            tar.extractall(path, filter="data")
+    except tarfile.TarError as error:
+        raise RefusedError(f"/tokenizer.tar is not a sound archive: {error}") from error
+    except OSError as error:
+        raise RefusedError(f"cannot write the tokenizer to {path}: {error}") from error
+
+
+def _batch_size(body: bytes) -> int:
+    try:
+        return msgspec.json.decode(body, type=_Info).batch_size
+    except msgspec.MsgspecError as error:
+        raise RefusedError(f"what answers as API server is none: /info cannot be read ({error})") from error
+
+
+class _Info(Struct):
+    batch_size: int
