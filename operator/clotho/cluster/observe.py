@@ -32,8 +32,8 @@ class Observer:
         """Somebody may have deleted a Secret: read each again when its run is next looked at."""
         self._secret_known.clear()
 
-    def forget(self, key: RunKey, uid: str) -> None:
-        self._secret_known.discard(uid)
+    def forget(self, key: RunKey) -> None:
+        """The run is gone, and its Secret with it."""
         for secret in tuple(self._store.secrets.of_run(key)):
             self._store.secrets.remove(secret.metadata)
         self._prober.forget(key)

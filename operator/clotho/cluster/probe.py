@@ -87,6 +87,15 @@ class Prober:
     def forget(self, key: RunKey) -> None:
         self._answers.pop(key, None)
 
+    def has_newcomer(self, key: RunKey) -> bool:
+        """Whether a trainer is up that was never asked."""
+        run = self._store.run(key)
+        if run is None or run.status.phase in QUIET:
+            return False
+        trainer = _only(self._store.pods_of(key, run.metadata.uid), TRAINER)
+        known = self.answers(key).trainer
+        return trainer is not None and (known is None or known.pod_uid != trainer.uid)
+
     async def ask(self, key: RunKey, now: datetime) -> tuple[bool, float | None]:
         """One round: whether the answers say something new, and when to ask again."""
         run = self._store.run(key)
@@ -99,7 +108,10 @@ class Prober:
         before = self.answers(key)
         after = before
         pods = self._store.pods_of(key, run.metadata.uid)
-        for question in questions(run, pods, before, now):
+        asked = questions(run, pods, before, now)
+        if not asked:
+            return False, None  # the next newcomer starts the rounds again
+        for question in asked:
             after = msgspec.structs.replace(after, **{question.target: await self._ask(key, run, question)})
         self._answers[key] = after
         return _says(after) != _says(before), wait

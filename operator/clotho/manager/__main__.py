@@ -1,0 +1,55 @@
+"""`python -m clotho.manager`: the operator's process."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from clotho.cluster import credentials
+from clotho.cluster.client import ApiClient
+from clotho.cluster.credentials import CredentialsError
+from clotho.manager import settings as knobs
+from clotho.manager.manager import Manager
+from clotho.manager.metrics import Metrics
+from clotho.manager.settings import Settings, SettingsError
+from clotho_contract import logs
+
+log = logging.getLogger("clotho")
+
+
+async def _run(settings: Settings) -> None:
+    who = credentials.load(Path(settings.api.kubeconfig) if settings.api.kubeconfig else None)
+    metrics = Metrics(CollectorRegistry())
+    async with ApiClient(
+        who,
+        timeout_seconds=settings.api.timeout_seconds,
+        connections=settings.api.connections,
+        on_answer=lambda verb, code: metrics.api_requests.labels(verb, code).inc(),
+    ) as client:
+        await Manager(settings, who, client, metrics).run()
+
+
+def main() -> int:
+    try:
+        settings = knobs.parse(sys.argv[1:])
+    except SettingsError as error:
+        print(f"clotho-operator: {error}", file=sys.stderr)
+        return 2
+    logs.set_up(settings.log.level)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(settings))
+    except CredentialsError as error:
+        log.error("%s", error)
+        return 2
+    except Exception:
+        log.exception("the operator ends")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Kopf is the watching layer: its handlers only hand over to the caches. None of its state is ever written."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Collection
+from typing import Any
+
+import aiohttp
+import kopf
+
+from clotho.api.names import GROUP, PLURAL, RUN_LABEL, VERSION
+from clotho.cluster.credentials import Credentials
+from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN
+from clotho.cluster.store import Store
+from clotho.plan.model import Kind
+
+
+class _NoMemory(kopf.DiffBaseStorage, kopf.ProgressStorage):
+    """We use no handlers that compare or resume, so there is nothing to extract, keep or copy for an event."""
+
+    def build(self, *, body: Any, extra_fields: Any = None) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+    def purge(self, **_: Any) -> None:
+        return None
+
+    def touch(self, **_: Any) -> None:
+        return None
+
+    def clear(self, *, essence: Any) -> Any:
+        return essence
+
+
+class Watching:
+    """`last_event[kind]` is the time of the newest event; `relisted` is set when Kopf had to start a watch anew."""
+
+    def __init__(self, store: Store, credentials: Credentials, namespaces: tuple[str, ...]) -> None:
+        self._store, self._credentials, self._namespaces = store, credentials, namespaces
+        self.last_event: dict[Kind, float] = dict.fromkeys((*WATCHED_CHILDREN, "TrainingRun"), time.monotonic())
+        self.relisted = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._tasks: Collection[asyncio.Task[Any]] = ()
+        self._foreign: Collection[asyncio.Task[Any]] = ()
+
+    async def start(self) -> None:
+        self._foreign = asyncio.all_tasks()
+        self._tasks = await kopf.spawn_tasks(
+            registry=self._registry(),
+            settings=self._settings(),
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            stop_flag=self._stop,
+        )
+
+    async def run(self) -> None:
+        """Until stopped; raises when Kopf gives up. It ends every task that is younger than itself: stop it last."""
+        await kopf.run_tasks(self._tasks, ignored=self._foreign)
+
+    def idle_seconds(self, kind: Kind) -> float:
+        return time.monotonic() - self.last_event[kind]
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+        kopf.on.login(registry=registry)(self._log_in)
+        kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(self._handler("TrainingRun"))
+        for kind in WATCHED_CHILDREN:
+            resource = RESOURCES[kind]
+            kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)(self._handler(kind))
+        return registry
+
+    def _handler(self, kind: Kind) -> Any:
+        async def handle(event: Any, **_: Any) -> None:
+            self.last_event[kind] = time.monotonic()
+            if event["type"] is None:
+                self.relisted.set()
+            with contextlib.suppress(KeyError):  # an object without a name is not one of ours
+                self._store.handle_event(kind, event["type"] == "DELETED", event["object"])
+
+        handle.__name__ = f"{kind.lower()}_changed"
+        return handle
+
+    async def _log_in(self, **_: Any) -> kopf.AiohttpSession:
+        """Called at the start, and again whenever the server no longer takes the token."""
+        self._credentials.forget_token()
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._credentials.tls or False),
+            headers=self._credentials.headers(),
+        )
+        return kopf.AiohttpSession(server=self._credentials.server, aiohttp_session=session)
+
+    def _settings(self) -> kopf.OperatorSettings:
+        settings = kopf.OperatorSettings()
+        settings.persistence.diffbase_storage = settings.persistence.progress_storage = _NoMemory()
+        settings.posting.enabled = False
+        settings.scanning.disabled = True
+        settings.networking.request_timeout = 60
+        settings.networking.connect_timeout = 10
+        settings.watching.connect_timeout = 10
+        settings.watching.chunk_size = 500
+        settings.queueing.idle_timeout = 1
+        for kind in WATCHED_CHILDREN:
+            resource = RESOURCES[kind]
+            settings.watching.label_selectors[resource.group, resource.version, resource.plural] = RUN_LABEL
+        return settings
