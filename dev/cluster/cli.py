@@ -1,147 +1,28 @@
-"""`python -m cluster`: up, down, status and images of the embedded cluster."""
+"""`python -m cluster`: up, down, status and images. $CLUSTER chooses embedded, kind or current."""
 
 from __future__ import annotations
 
 import argparse
 import errno
 import os
-import shutil
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
 
-from cluster import binaries, cgroups, control_plane, daemon, node, packages
-from cluster.console import say, step
+from cluster import binaries, control_plane, daemon, embedded, forward, images, target, volumes
 from cluster.control_plane import claim_port, free_port
 from cluster.failure import ClusterError
-from cluster.kubectl import Kubectl
-from cluster.state import ClusterState, Folder, Options
-
-UP_SECONDS = 180
+from cluster.state import Folder, Options
 
 
-def up(folder: Folder, options: Options) -> None:
-    if folder.daemon() is not None:
-        _say_already_running(folder, options)
-        return
-    if options.profile == "node":
-        packages.require_root("the node profile")
-        packages.require(packages.NODE, packages.EGRESS if options.egress else {})
-        node.require_short_socket_path(folder)
-    binaries.find(control_plane.PROGRAMS if options.profile == "control-plane" else _node_programs())
-    down(folder)
-    folder.logs.mkdir(parents=True)
-    folder.write_options(options)
-    with step(f"Starting Kubernetes {binaries.KUBERNETES_VERSION} ({options.profile})") as progress:
-        process = _start_daemon(folder, options)
-        try:
-            state = _follow(folder, process, progress.update)
-        except BaseException:
-            down(folder, keep_logs=True)
-            raise
-    _print_timings(state)
-    say(f"\nUse it with:  export KUBECONFIG={folder.kubeconfig}")
+def _images(chosen: target.Target, names: list[str]) -> None:
+    if unknown := sorted(set(names) - set(images.NAMES)):
+        raise ClusterError(f"unknown image {', '.join(unknown)}; there are: {', '.join(images.NAMES)}")
+    for name, tag in chosen.provide_images(names or images.NAMES).items():
+        print(f"{name}={tag}")
 
 
-def down(folder: Folder, *, keep_logs: bool = False) -> None:
-    """Also cleans up after a killed launcher or a reboot: what is left then is the folder and empty control groups."""
-    if (pid := folder.daemon()) is not None:
-        os.kill(pid, signal.SIGKILL)
-        while folder.daemon() is not None:
-            time.sleep(0.02)
-    if os.geteuid() == 0:
-        cgroups.remove(folder.name)
-        _remove_if_empty(Path("/var/lib/cni"))
-    if not keep_logs:
-        shutil.rmtree(folder.path, ignore_errors=True)
-
-
-def status(folder: Folder) -> int:
-    state = folder.read_state()
-    if state is None:
-        say(f"No cluster {folder.name!r}; start one with `make cluster`.")
-        return 3
-    alive = folder.daemon() is not None
-    phase = state.phase if alive else "stopped"
-    print(f"{'CLUSTER':<14}{'PROFILE':<16}{'PHASE':<10}KUBECONFIG")
-    print(f"{folder.name:<14}{folder.read_options().profile:<16}{phase:<10}{folder.kubeconfig}")
-    print(f"\n{'COMPONENT':<26}{'STATE':<9}READY AFTER")
-    for component in state.components:
-        ready = f"{component.ready_after:.1f} s" if component.ready_after is not None else "-"
-        print(f"{component.name:<26}{'running' if alive and component.alive else 'dead':<9}{ready}")
-    if state.message:
-        print(f"\n{state.message}")
-    return 0 if phase == "ready" else 1
-
-
-def kubectl_for(folder: Folder) -> Kubectl:
-    return Kubectl(binaries.find(["kubectl"])["kubectl"], folder.kubeconfig)
-
-
-def _say_already_running(folder: Folder, options: Options) -> None:
-    running = folder.read_options()
-    if running.profile != options.profile:
-        raise ClusterError(
-            f"cluster {folder.name!r} is running with profile {running.profile}; end it first with `make cluster-down`"
-        )
-    state = folder.read_state()
-    if state is not None and state.phase == "failed":
-        raise ClusterError(f"cluster {folder.name!r} is broken: {state.message}\nEnd it with `make cluster-down`.")
-    say(f"Cluster {folder.name!r} is already running.\nUse it with:  export KUBECONFIG={folder.kubeconfig}")
-
-
-def _node_programs() -> list[str]:
-    return [*control_plane.PROGRAMS, *node.PROGRAMS]
-
-
-def _start_daemon(folder: Folder, options: Options) -> subprocess.Popen[bytes]:
-    command = "run-node" if options.profile == "node" else "run-control-plane"
-    search = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    with (folder.logs / "daemon.log").open("wb") as log:
-        process = subprocess.Popen(
-            daemon.itself(command, folder),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": search},
-        )
-    folder.write_daemon(process.pid)
-    return process
-
-
-def _follow(folder: Folder, process: subprocess.Popen[bytes], update: object) -> ClusterState:
-    deadline = time.monotonic() + UP_SECONDS
-    while True:
-        state = folder.read_state()
-        if state is not None and state.phase == "failed":
-            raise ClusterError(state.message)
-        if state is not None and state.phase == "ready":
-            return state
-        if process.poll() is not None:
-            log = folder.logs / "daemon.log"
-            raise ClusterError(f"the cluster's daemon ended; the end of {log}:\n{log.read_text()[-1500:]}")
-        if time.monotonic() > deadline:
-            raise ClusterError(f"the cluster did not come up in {UP_SECONDS} s; its logs are in {folder.logs}")
-        if state is not None and callable(update):
-            waiting = [c.name for c in state.components if c.ready_after is None]
-            update(f"waiting for {', '.join(waiting) or 'the next component'}")
-        time.sleep(0.05)
-
-
-def _print_timings(state: ClusterState) -> None:
-    for title, seconds in state.seconds.items():
-        say(f"  {title:<22}{seconds:6.1f} s")
-
-
-def _remove_if_empty(path: Path) -> None:
-    try:
-        path.rmdir()
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
-            raise
+def _chosen(folder: Folder, options: Options | None = None) -> target.Target:
+    chosen = target.choose(os.environ.get("CLUSTER"))
+    return target.Embedded(folder, options) if chosen.name == "embedded" else chosen
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -166,6 +47,10 @@ def _parser() -> argparse.ArgumentParser:
     command("down", "end a cluster and remove everything it made")
     command("status", "show the components and how they are")
     command("kubeconfig", "print the path of the kubeconfig")
+    build = command("images", "build the images that changed and import them; prints their tags")
+    build.add_argument(
+        "images", nargs="*", metavar="IMAGE", help="operator, api-server, environment, trainer (default: all)"
+    )
     prepare = command("prepare", "download or build the programs ahead of time")
     prepare.add_argument("--profile", choices=["node", "control-plane"], default="node")
     for internal in ("run-node", "run-control-plane", "recycle"):
@@ -175,20 +60,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _dispatch(arguments: argparse.Namespace) -> int:
+def _dispatch(arguments: argparse.Namespace) -> None:
     folder = Folder(arguments.name)
     match arguments.command:
         case "up":
-            port = claim_port(arguments.port) if arguments.port else free_port()
-            up(folder, Options(arguments.profile, port, arguments.gpus, arguments.egress, arguments.audit))
+            _up(folder, arguments)
         case "down":
-            down(folder)
+            _chosen(folder).down()
         case "status":
-            return status(folder)
+            sys.exit(embedded.status(folder))
         case "kubeconfig":
             print(folder.kubeconfig)
+        case "images":
+            _images(_chosen(folder), arguments.images)
         case "prepare":
-            binaries.find(_node_programs() if arguments.profile == "node" else control_plane.PROGRAMS)
+            binaries.find(embedded.node_programs() if arguments.profile == "node" else control_plane.PROGRAMS)
         case "run-control-plane":
             daemon.run_control_plane(folder)
         case "run-node":
@@ -196,19 +82,23 @@ def _dispatch(arguments: argparse.Namespace) -> int:
         case "inside":
             daemon.run_inside(folder, arguments.listener)
         case "forward":
-            from cluster import forward
-
             forward.serve(arguments.listener, folder.read_options().port)
         case "recycle":
-            from cluster import volumes
+            volumes.recycle(embedded.kubectl_for(folder), folder.volumes)
 
-            volumes.recycle(kubectl_for(folder), folder.volumes)
-    return 0
+
+def _up(folder: Folder, arguments: argparse.Namespace) -> None:
+    port = claim_port(arguments.port) if arguments.port else free_port()
+    options = Options(arguments.profile, port, arguments.gpus, arguments.egress, arguments.audit)
+    if arguments.profile == "control-plane":  # needs neither root nor a choice
+        embedded.up(folder, options)
+    else:
+        _chosen(folder, options).up()
 
 
 def main() -> None:
     try:
-        sys.exit(_dispatch(_parser().parse_args()))
+        _dispatch(_parser().parse_args())
     except ClusterError as error:
         sys.exit(f"cluster: {error}")
     except OSError as error:

@@ -99,9 +99,11 @@ def itself(command: str, folder: Folder) -> list[str]:
 def _set_scene(folder: Folder) -> None:
     """Everything here is seen inside the namespaces only."""
     state = folder.path
-    for place in ("/run", "/var/lib/cni"):
-        Path(place).mkdir(exist_ok=True)
-        _do("mount", "-t", "tmpfs", "tmpfs", place)
+    _do("mount", "-t", "tmpfs", "tmpfs", "/run")
+    for layer in (upper := Path("/run/var-lib"), work := Path("/run/var-lib-work")):
+        layer.mkdir()
+    # The network plugins insist on writing below /var/lib.
+    _do("mount", "-t", "overlay", "-o", f"lowerdir=/var/lib,upperdir={upper},workdir={work}", "overlay", "/var/lib")
     (state / "var-log").mkdir(exist_ok=True)
     _do("mount", "--bind", str(state / "var-log"), "/var/log")
     _do("mount", "--bind", str(state), str(state))

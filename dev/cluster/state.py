@@ -36,6 +36,7 @@ class Options:
     gpus: int = 0
     egress: bool = False
     audit: bool = False
+    images: str = ""  # the folder of containerd's store, which a second node must not share
 
 
 class Folder:
@@ -64,6 +65,9 @@ class Folder:
     def containerd_root(self) -> Path:
         """In the cache: images stay when the cluster goes, so that the next one need not import them again."""
         return cache_folder() / "containerd"
+
+    def siblings(self) -> list[Folder]:
+        return [Folder(path.name) for path in self.path.parent.glob("*") if path.is_dir() and path.name != self.name]
 
     def write_options(self, options: Options) -> None:
         self._write("options.json", asdict(options))

@@ -1,0 +1,193 @@
+"""Images from the Containerfiles, built with buildah and imported into containerd; unchanged ones are not touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from pathlib import Path
+
+from cluster import packages
+from cluster.binaries import cache_folder
+from cluster.console import Step, step
+from cluster.failure import ClusterError
+from cluster.node import ctr
+from cluster.state import Folder
+
+REPOSITORY = Path(__file__).parents[2]
+NAMES = ("operator", "api-server", "environment", "trainer")
+REGISTRY = "https://registry-1.docker.io/v2/"
+REGISTRY_SECONDS = 3.0
+SUITE = "bookworm"
+BASE_PACKAGES = "python3,python3-venv,ca-certificates"
+BASE_TAG = f"localhost/clotho-dev/python:{SUITE}-{hashlib.sha256(BASE_PACKAGES.encode()).hexdigest()[:8]}"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
+    """Make the cluster have these images; the tags carry the hash of everything that goes into them."""
+    if folder.daemon() is None:
+        raise ClusterError(f"cluster {folder.name!r} is not running; start it with `make cluster`")
+    base = None if _registry_answers() else BASE_TAG
+    tags = {name: tag_of(name, base) for name in names}
+    present = set(ctr(folder, "images", "list", "--quiet").split())
+    missing = {name: tag for name, tag in tags.items() if tag not in present}
+    if missing:
+        packages.require_root("building images")
+        packages.require(packages.IMAGES, packages.DEBIAN_BASE if base else {})
+        if base:
+            _provide_debian_base()
+    for name, tag in missing.items():
+        _build(name, tag, base)
+        _import(folder, name, tag)
+    return tags
+
+
+def tag_of(name: str, base: str | None) -> str:
+    containerfile = REPOSITORY / "images" / name / "Containerfile"
+    digest = hashlib.sha256((base or "").encode())
+    for path in [containerfile, *_copied(containerfile)]:
+        digest.update(str(path.relative_to(REPOSITORY)).encode())
+        digest.update(path.read_bytes())
+    return f"localhost/clotho/{name}:{digest.hexdigest()[:12]}"
+
+
+def _copied(containerfile: Path) -> list[Path]:
+    """The files that COPY lines name: the Containerfile itself says what the image depends on."""
+    sources: list[Path] = []
+    for line in re.findall(r"^COPY (.+)$", containerfile.read_text(), re.MULTILINE):
+        for word in line.split()[:-1]:
+            path = REPOSITORY / word
+            sources += sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [path for path in sources if path.is_file() and "__pycache__" not in path.parts]
+
+
+def _registry_answers() -> bool:
+    try:
+        with urllib.request.urlopen(REGISTRY, timeout=REGISTRY_SECONDS):
+            return True
+    except urllib.error.HTTPError:
+        return True  # 401 is how a registry says hello
+    except OSError:
+        return False
+
+
+def _provide_debian_base() -> None:
+    if _buildah("images", "--quiet", BASE_TAG, check=False).strip():
+        return
+    root = cache_folder() / "debian-base"
+    with step(f"Making a Debian {SUITE} base image (no image registry can be reached)") as progress:
+        _stream(["rm", "-rf", str(root)], progress)
+        arguments = ["--variant=minbase", f"--include={BASE_PACKAGES}", SUITE, str(root)]
+        _stream(["debootstrap", *arguments], progress)
+        for leftover in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
+            _stream(["find", str(root / leftover), "-type", "f", "-delete"], progress)
+        container = _buildah("from", "scratch").strip()
+        _stream([*_buildah_argv("add", "--quiet", container, str(root), "/")], progress)
+        _buildah("config", "--cmd", "/bin/sh", container)
+        _stream([*_buildah_argv("commit", "--quiet", "--disable-compression", "--rm", container, BASE_TAG)], progress)
+        _stream(["rm", "-rf", str(root)], progress)
+
+
+def _build(name: str, tag: str, base: str | None) -> None:
+    uv_cache = cache_folder() / "uv"
+    uv_cache.mkdir(parents=True, exist_ok=True)
+    argv = _buildah_argv(
+        "build",
+        "--layers",
+        "--isolation=chroot",
+        "--network=host",
+        f"--file={REPOSITORY / 'images' / name / 'Containerfile'}",
+        f"--tag={tag}",
+        f"--volume={uv_cache}:/root/.cache/uv",
+        *([f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []),
+        *([f"--build-arg=BASE={base}"] if base else []),
+        str(REPOSITORY),
+    )
+    with step(f"Building image {name}") as progress:
+        _stream(argv, progress)
+
+
+def _import(folder: Folder, name: str, tag: str) -> None:
+    """Hand containerd only the layers it does not have yet: the big one of the dependencies seldom changes."""
+    layout = cache_folder() / "oci" / name
+    archive = cache_folder() / "oci" / f"{name}.tar"
+    layout.mkdir(parents=True, exist_ok=True)
+    with step(f"Importing image {name}") as progress:
+        _stream(_buildah_argv("push", "--disable-compression", tag, f"oci:{layout}:{tag}"), progress)
+        known = set(ctr(folder, "content", "list", "--quiet").split())
+        _write_thin_archive(layout, archive, tag, known)
+        progress.update(f"{archive.stat().st_size >> 20} MiB to containerd")
+        ctr(folder, "images", "import", str(archive))
+        archive.unlink()
+        _stream(["rm", "-rf", str(layout)], progress)
+
+
+def _write_thin_archive(layout: Path, archive: Path, tag: str, known: set[str]) -> None:
+    index = json.loads((layout / "index.json").read_text())
+    entries = [
+        m for m in index["manifests"] if m.get("annotations", {}).get("org.opencontainers.image.ref.name") == tag
+    ]
+    entry = entries[-1]
+    entry["annotations"] |= {"io.containerd.image.name": tag}
+    manifest = json.loads(_blob(layout, entry["digest"]).read_text())
+    (layout / "index.json").write_text(json.dumps(index | {"manifests": [entry]}))
+    with tarfile.open(archive, "w") as output:
+        output.add(layout / "oci-layout", "oci-layout")
+        output.add(layout / "index.json", "index.json")
+        for digest in [
+            entry["digest"],
+            manifest["config"]["digest"],
+            *(layer["digest"] for layer in manifest["layers"]),
+        ]:
+            if digest not in known:
+                output.add(_blob(layout, digest), f"blobs/{digest.replace(':', '/')}")
+
+
+def _blob(layout: Path, digest: str) -> Path:
+    return layout / "blobs" / digest.replace(":", "/")
+
+
+def _buildah_argv(command: str, *arguments: str) -> list[str]:
+    storage = cache_folder() / "buildah"
+    return [
+        "buildah",
+        f"--root={storage}",
+        "--runroot=/run/clotho-buildah",
+        "--storage-driver=overlay",
+        command,
+        *arguments,
+    ]
+
+
+def _buildah(command: str, *arguments: str, check: bool = True) -> str:
+    done = subprocess.run(_buildah_argv(command, *arguments), capture_output=True, text=True, check=False)
+    if check and done.returncode != 0:
+        raise ClusterError(f"buildah {command} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _stream(argv: list[str], progress: Step) -> None:
+    """Shows the tool's newest line; on failure, its last words."""
+    process = subprocess.Popen(argv, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    words: list[str] = []
+    try:
+        for line in process.stdout or []:
+            if line.strip():
+                words = [*words[-30:], line.strip()]
+                progress.update(words[-1])
+        code = process.wait()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if code == 0:
+        return
+    if any("no space left on device" in word.lower() for word in words):
+        raise ClusterError("the disk is full; free some space and try again")
+    raise ClusterError(f"{Path(argv[0]).name} failed:\n" + "\n".join(f"  {word}" for word in words[-12:]))
