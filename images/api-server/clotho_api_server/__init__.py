@@ -1,1 +1,1 @@
-"""The trajectory API server: scored groups in, durable leased batches out."""
+"""The pod that collects scored trajectories from environments and hands batches to the trainer."""

@@ -21,3 +21,4 @@ ADMIN_TOKEN_VARIABLE: Final = "CLOTHO_ADMIN_TOKEN"  # noqa: S105
 TERMINATION_MESSAGE_VARIABLE: Final = "CLOTHO_TERMINATION_MESSAGE"
 
 POLICY_VERSION_HEADER: Final = "X-Clotho-Policy-Version"
+PROTOCOL_HEADER: Final = "X-Clotho-Protocol"  # a client that sends it understands 429 and Retry-After

@@ -1,0 +1,177 @@
+"""The command line: where the data lies, who may come in, and a server that stops cleanly on SIGTERM."""
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+from typing import IO, Final
+
+import uvloop
+from aiohttp import web
+from msgspec import Struct
+
+from clotho_api_server.access import Access
+from clotho_api_server.app import SERVICE, create_app
+from clotho_api_server.service import ServiceSettings
+from clotho_api_server.shares import Limits
+from clotho_contract import config, logs, termination
+from clotho_contract.names import (
+    ADMIN_TOKEN_VARIABLE,
+    API_SERVER_PORT,
+    CONFIG_PATH,
+    CONFIG_VARIABLE,
+    DATA_PATH,
+    DATA_VARIABLE,
+    TOKEN_VARIABLE,
+)
+from clotho_contract.termination import Termination
+
+log = logging.getLogger(__name__)
+KEEP_ALIVE_SECONDS: Final = 75.0
+GRACE_SECONDS: Final = 20.0
+
+HELP: Final = f"""\
+Collects scored groups from environments and hands batches to the trainer, over Atropos' wire protocol.
+A group is answered `received` only once it is on disk; a batch counts once the trainer acknowledges it.
+
+Try it on your own machine:
+  python -m clotho_api_server --data /tmp/run --insecure-no-auth
+  curl localhost:{API_SERVER_PORT}/status
+
+In a cluster the run's token comes in ${TOKEN_VARIABLE}; clients send it as a bearer token or as the password in
+http://any:token@host:{API_SERVER_PORT}. ${ADMIN_TOKEN_VARIABLE}, when set, is what GET /reset_data asks for.
+The HTTP interface is described at /openapi.json.
+"""
+
+
+class Options(Struct, frozen=True):
+    config: Path | None
+    data: Path
+    host: str
+    port: int
+    insecure: bool
+
+
+class StartError(Exception):
+    """Trying again cannot help; the message says what to change."""
+
+
+def parse_options(arguments: list[str]) -> Options:
+    parser = argparse.ArgumentParser(
+        "python -m clotho_api_server", description=HELP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"the run's config (default: ${CONFIG_VARIABLE}, else {CONFIG_PATH} where it exists, else default limits)",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        default=Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH))),
+        help="where the queue is kept; belongs to one server at a time (default: %(default)s)",
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: %(default)s)")  # noqa: S104
+    parser.add_argument("--port", type=int, default=API_SERVER_PORT, help="port to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--insecure-no-auth",
+        action="store_true",
+        help="let everybody do everything, /reset_data included; for local use only",
+    )
+    chosen = parser.parse_args(arguments)
+    return Options(chosen.config, chosen.data, chosen.host, chosen.port, chosen.insecure_no_auth)
+
+
+def settings_of(options: Options) -> ServiceSettings:
+    """Defaults apply only where nobody named a config and none is mounted."""
+    if options.config is None and CONFIG_VARIABLE not in os.environ and not CONFIG_PATH.exists():
+        server, batches, staleness = config.ApiServerConfig(), 3, 0
+    else:
+        run = config.load(options.config)
+        server, training = run.api_server, run.training
+        batches, staleness = training.max_off_policy_batches, training.max_staleness
+    limits = Limits(
+        max_queue_bytes=server.max_queue_bytes,
+        max_off_policy_batches=batches,
+        max_staleness=staleness,
+        lease_seconds=float(server.lease_seconds),
+    )
+    return ServiceSettings(limits, server.max_body_bytes, float(server.environment_timeout_seconds))
+
+
+def access_of(options: Options) -> Access:
+    if options.insecure:
+        return Access(None)
+    token = os.environ.get(TOKEN_VARIABLE)
+    if not token:
+        raise StartError(f"${TOKEN_VARIABLE} is not set; for local use without a token pass --insecure-no-auth")
+    return Access(token, os.environ.get(ADMIN_TOKEN_VARIABLE) or None)
+
+
+def claim(folder: Path) -> IO[str]:
+    """Two servers on one folder would deliver everything twice."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise StartError(
+            f"cannot use the data folder {folder}: {error.strerror}; choose another with --data"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise StartError(f"another server is using {folder}; give this one a folder of its own with --data") from error
+    return lock
+
+
+async def serve(options: Options, settings: ServiceSettings, access: Access) -> int:
+    """Until a signal asks to stop. Returns the step the run had reached."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    app = create_app(options.data, settings, access)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        auto_decompress=False,
+        handler_cancellation=True,
+        keepalive_timeout=KEEP_ALIVE_SECONDS,
+        shutdown_timeout=GRACE_SECONDS,
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, options.host, options.port, backlog=1024).start()
+        log.info("listening on %s:%d", options.host, options.port)
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+    return app[SERVICE].state.step
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse_options(sys.argv[1:] if arguments is None else arguments)
+    logs.set_up()
+    sys.setswitchinterval(0.001)  # a thread that checks a large body gives way to the event loop sooner
+    try:
+        settings, access, lock = settings_of(options), access_of(options), claim(options.data)
+        with lock:
+            step = uvloop.run(serve(options, settings, access))
+    except (StartError, config.ConfigError) as error:
+        return _give_up(Termination(reason="InvalidConfig", message=str(error)))
+    except (OSError, sqlite3.Error) as error:
+        return _give_up(Termination(reason="InternalError", message=f"cannot serve: {error}"))
+    termination.write(Termination(reason="Stopped", message="stopped by a signal; everything is on disk", step=step))
+    return 0
+
+
+def _give_up(last_words: Termination) -> int:
+    log.error(last_words.message)
+    termination.write(last_words)
+    return 2

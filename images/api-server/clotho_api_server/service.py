@@ -1,0 +1,144 @@
+"""What all handlers share: the published state, the journal behind it, and the clock work."""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from clotho_api_server.bodies import Budget
+from clotho_api_server.journal import Journal
+from clotho_api_server.ledger import Ledger
+from clotho_api_server.metrics import Metrics
+from clotho_api_server.presence import Presence
+from clotho_api_server.schema import open_database, open_reader
+from clotho_api_server.shares import Limits, Snapshot
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+SWEEP_SECONDS = 0.5
+BODIES_IN_MEMORY = 256 * 1024**2
+
+
+class ServiceSettings(Struct, frozen=True):
+    limits: Limits
+    max_body_bytes: int = 512 * 1024**2
+    environment_timeout: float = 300.0
+    patience_when_full: float = 30.0  # how long an old client's request is held before it is told to try again
+
+
+class Service:
+    """Opened once; `state` is what is on disk, replaced as a whole after every commit."""
+
+    def __init__(self, folder: Path, settings: ServiceSettings) -> None:
+        self.settings = settings
+        self.state = Snapshot()
+        self.metrics = Metrics(lambda: self.state)
+        self.budget = Budget(BODIES_IN_MEMORY)
+        self.presence = Presence(settings.environment_timeout, time.monotonic())
+        self.closing = False
+        self.last_lease: datetime | None = None
+        self.latest: bytes | None = None
+        self._changed = asyncio.Event()
+        connection = open_database(folder)
+        ledger = Ledger(connection, settings.limits)
+        self._journal = Journal(connection, ledger, self._publish, self.metrics.disk_write.observe)
+        self._reader = open_reader(folder)
+        self._reading = ThreadPoolExecutor(1, "reader")
+        self._checking = ThreadPoolExecutor(2, "checker")
+
+    async def start(self) -> None:
+        await self._journal.change(lambda ledger: ledger.resume(time.monotonic()))
+        self.latest = await self.read("SELECT body FROM bodies ORDER BY id DESC LIMIT 1", ())
+        log.info(
+            "serving",
+            extra={"step": self.state.step, "groups": self.state.queue_groups, "bytes": self.state.queue_bytes},
+        )
+
+    async def close(self) -> None:
+        self.begin_closing()
+        await self._journal.close()
+        self._reading.shutdown()
+        self._checking.shutdown()
+        self._reader.close()
+
+    def begin_closing(self) -> None:
+        """Those who wait for a batch or for room are answered now."""
+        self.closing = True
+        self._wake()
+
+    async def change(self, apply: Callable[[Ledger], T], weight: int = 0) -> T:
+        return await self._journal.change(apply, weight)
+
+    async def read(self, query: str, parameters: tuple[object, ...]) -> bytes | None:
+        """One body from the disk; None when it is not there any more."""
+        row = await asyncio.get_running_loop().run_in_executor(self._reading, self._fetch, query, parameters)
+        return row[0] if row else None
+
+    async def members(self, batch: int) -> list[int]:
+        """The groups of a batch in arrival order."""
+
+        def query(reader: sqlite3.Connection) -> list[int]:
+            return [id for (id,) in reader.execute("SELECT id FROM groups WHERE batch = ? ORDER BY id", (batch,))]
+
+        return await asyncio.get_running_loop().run_in_executor(self._reading, query, self._reader)
+
+    async def check(self, work: Callable[[], T]) -> T:
+        """Work on a large body, away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._checking, work)
+
+    async def until(self, condition: Callable[[Snapshot], bool], seconds: float) -> bool:
+        """Whether the condition came true in time; it is looked at after every change."""
+        deadline = time.monotonic() + seconds
+        while not condition(self.state):
+            left = deadline - time.monotonic()
+            if left <= 0 or self.closing:
+                return False
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except TimeoutError:
+                return condition(self.state)
+        return True
+
+    async def hear(self, env_id: int) -> None:
+        """An environment spoke; one that was thought dead is connected again."""
+        self.presence.hear(env_id, time.monotonic())
+        env = self.state.environments.get(env_id)
+        if env is not None and not env.connected:
+            await self.change(lambda ledger: ledger.set_connected(env_id, True))
+
+    async def sweep(self) -> None:
+        """Leases run out and environments fall silent without anybody calling."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            if self.state.leased_batches:
+                expired = await self.change(lambda ledger: ledger.expire(time.monotonic()))
+                self.metrics.lease_expiries.inc(expired)
+            for env_id in self.presence.overdue(self.state.environments, time.monotonic()):
+                log.warning("environment %s is silent", self.state.environments[env_id].name)
+                await self.change(lambda ledger, id=env_id: ledger.set_connected(id, False))  # type: ignore[misc]
+
+    def note_lease(self) -> None:
+        self.last_lease = datetime.now(UTC)
+
+    @property
+    def problem(self) -> str | None:
+        return self._journal.problem
+
+    def _fetch(self, query: str, parameters: tuple[object, ...]) -> tuple[bytes] | None:
+        row: tuple[bytes] | None = self._reader.execute(query, parameters).fetchone()
+        return row
+
+    def _publish(self, state: Snapshot) -> None:
+        self.state = state
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
