@@ -16,6 +16,7 @@ TERMINATION_MESSAGE_PATH: Final = Path("/dev/termination-log")
 CONFIG_VARIABLE: Final = "CLOTHO_CONFIG"
 DATA_VARIABLE: Final = "CLOTHO_DATA"
 ENVIRONMENT_VARIABLE: Final = "CLOTHO_ENVIRONMENT"  # which entry of `environments` this pod is
+TOKENIZER_VARIABLE: Final = "CLOTHO_TOKENIZER"  # the tokenizer's folder, where it is not TOKENIZER_PATH
 TOKEN_VARIABLE: Final = "CLOTHO_TOKEN"  # noqa: S105 - the name of the variable, not a secret
 ADMIN_TOKEN_VARIABLE: Final = "CLOTHO_ADMIN_TOKEN"  # noqa: S105
 TERMINATION_MESSAGE_VARIABLE: Final = "CLOTHO_TERMINATION_MESSAGE"
