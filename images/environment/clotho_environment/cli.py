@@ -22,6 +22,7 @@ from clotho_contract.names import (
     ENVIRONMENT_VARIABLE,
     TOKEN_VARIABLE,
     TOKENIZER_PATH,
+    TOKENIZER_VARIABLE,
 )
 from clotho_contract.termination import Termination
 from clotho_environment.entries import FORMS, AtroposEntry, EntryError, find_entry
@@ -90,7 +91,9 @@ def _parser() -> argparse.ArgumentParser:
 
     wait = commands.add_parser("wait", help="return when the run's API server, trainer and inference are there")
     wait.add_argument("--config", type=Path, help=f"the run's config file (default ${CONFIG_VARIABLE})")
-    wait.add_argument("--tokenizer", type=Path, default=TOKENIZER_PATH, help="where to put it (default %(default)s)")
+    wait.add_argument(
+        "--tokenizer", type=Path, help=f"where to put it (default ${TOKENIZER_VARIABLE} or {TOKENIZER_PATH})"
+    )
     wait.add_argument("--timeout", type=float, metavar="SECONDS", help="give up then; never when absent")
     wait.set_defaults(run=_wait)
 
@@ -123,7 +126,7 @@ def _serve(options: argparse.Namespace) -> Termination:
     if isinstance(entry, AtroposEntry):
         from clotho_environment.atropos.command import serve_atropos
 
-        return _run(serve_atropos(entry.path, run, place, token=token, port=options.port))
+        return _run(serve_atropos(entry.path, run, place, token=token, port=options.port, config_path=options.config))
     from clotho_environment.serve import serve
 
     return _run(serve(entry, run, place, token=token, port=options.port, config_path=options.config))
@@ -151,10 +154,10 @@ def _process(options: argparse.Namespace) -> Termination:
 
 
 def _wait(options: argparse.Namespace) -> Termination:
-    from clotho_environment.wait import wait
+    from clotho_environment.wait import tokenizer_path, wait
 
     run = run_config.load(options.config)
-    return _run(wait(run, os.environ.get(TOKEN_VARIABLE, ""), options.tokenizer, options.timeout))
+    return _run(wait(run, os.environ.get(TOKEN_VARIABLE, ""), options.tokenizer or tokenizer_path(), options.timeout))
 
 
 def _describe(options: argparse.Namespace) -> Termination:

@@ -62,6 +62,7 @@ class _Choice(Struct):
     token_ids: tuple[int, ...] | None = None
     prompt_token_ids: tuple[int, ...] | None = None
     logprobs: _Logprobs | None = None
+    policy_version: int | None = None
 
 
 class _OpenAiAnswer(Struct):
@@ -72,6 +73,7 @@ class _OpenAiAnswer(Struct):
 class _GenerateMeta(Struct):
     output_token_logprobs: list[tuple[float, int, str | None]] = []
     finish_reason: str | dict[str, Any] | None = None
+    policy_version: int | None = None
 
 
 class _GenerateAnswer(Struct):
@@ -80,7 +82,7 @@ class _GenerateAnswer(Struct):
 
 
 def read_openai(body: bytes, version: int | None, *, want_tokens: bool) -> list[Completion]:
-    """`/v1/chat/completions` and `/v1/completions`, with the token ids that `return_token_ids` asks for."""
+    """`/v1/chat/completions` and `/v1/completions`; `version` holds for answers that do not name their own."""
     answer = _decode(body, _OpenAiAnswer)
     return [_read_choice(choice, answer, version, want_tokens=want_tokens) for choice in answer.choices]
 
@@ -95,7 +97,7 @@ def read_generate(body: bytes, prompt: tuple[int, ...], version: int | None) -> 
             prompt_tokens=prompt,
             tokens=tuple(token for _, token, _ in answer.meta_info.output_token_logprobs),
             logprobs=tuple(logprob for logprob, _, _ in answer.meta_info.output_token_logprobs),
-            policy_version=version,
+            policy_version=version if answer.meta_info.policy_version is None else answer.meta_info.policy_version,
         )
         for answer in (answers if isinstance(answers, list) else [answers])
     ]
@@ -114,7 +116,7 @@ def _read_choice(choice: _Choice, answer: _OpenAiAnswer, version: int | None, *,
     completion = Completion(
         text=content if isinstance(content, str) else "",
         finish_reason=choice.finish_reason or "stop",
-        policy_version=version,
+        policy_version=version if choice.policy_version is None else choice.policy_version,
         message=message,
     )
     if not want_tokens:

@@ -40,7 +40,7 @@ async def serve(
             environment,
             Policy(inference, run.endpoints.inference, model=run.model.name, defaults=environment.config.sampling),
             ApiServer(trajectories, run.endpoints.api_server, _registration(environment, run, place)),
-            Limits(max_tokens=run.training.max_tokens, steps=lambda: _steps(run, config_path)),
+            Limits(max_tokens=run.training.max_tokens, steps=lambda: current_steps(run, config_path)),
             telemetry,
         )
         async with (
@@ -111,7 +111,7 @@ def _registration(environment: AnyEnvironment, run: RunConfig, place: Environmen
     )
 
 
-def _steps(run: RunConfig, config_path: Path | None) -> int:
+def current_steps(run: RunConfig, config_path: Path | None) -> int:
     """Read again each time, because a person may raise `training.steps` while the run goes on."""
     try:
         return run_config.load(config_path).training.steps

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import logging
+import os
 import tarfile
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -14,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from clotho_contract.config import RunConfig
+from clotho_contract.names import TOKENIZER_PATH, TOKENIZER_VARIABLE
 from clotho_contract.termination import Reason, Termination
 from clotho_environment.connections import open_session
 
@@ -26,16 +28,20 @@ Check = Callable[[], Awaitable[str | None]]
 """None when it is there, else one sentence that says what is missing."""
 
 
-async def wait(run: RunConfig, token: str, tokenizer_path: Path, timeout_seconds: float | None) -> Termination:
+def tokenizer_path() -> Path:
+    return Path(os.environ.get(TOKENIZER_VARIABLE) or TOKENIZER_PATH)
+
+
+async def wait(run: RunConfig, token: str, tokenizer: Path, timeout_seconds: float | None) -> Termination:
     try:
         async with asyncio.timeout(timeout_seconds), open_session(token, total_seconds=60) as session:
             waiter = Waiter(session, api_server=run.endpoints.api_server, inference=run.endpoints.inference)
-            await waiter.wait(tokenizer_path)
+            await waiter.wait(tokenizer)
     except RefusedError as error:
         return Termination(reason=error.reason, message=str(error))
     except TimeoutError:
         return Termination(reason="DependencyUnavailable", message=f"the run was not there after {timeout_seconds:g} s")
-    return Termination(reason="Finished", message=f"the run is there; its tokenizer is in {tokenizer_path}")
+    return Termination(reason="Finished", message=f"the run is there; its tokenizer is in {tokenizer}")
 
 
 class RefusedError(Exception):

@@ -1,0 +1,113 @@
+"""An Atropos environment as a child process: its own session, its chatter made readable, no secrets in its world."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from clotho_contract.names import ADMIN_TOKEN_VARIABLE, TOKEN_VARIABLE
+
+log = logging.getLogger(__name__)
+
+SECRET_VARIABLES: Final = (TOKEN_VARIABLE, ADMIN_TOKEN_VARIABLE, "OPENAI_API_KEY")
+LINE_LIMIT: Final = 1024**2
+_LEVEL: Final = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+_NOISE: Final = re.compile(r"env_manager: Status dict|max_num_workers: |HTTP Request: |Scores are the same in a group")
+_FAILURE: Final = re.compile(r"Error in (collect_trajectories|scoring)|Scoring exception|Task exception was never")
+_NUMBERS: Final = re.compile(r"\d+")
+
+
+class Chatter:
+    """Sorts the child's lines: noise is dropped, repetitions are counted, the last lines are kept for the obituary."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+        self.tail: deque[str] = deque(maxlen=20)
+        self.failures = 0
+        self.last_failure = ""
+
+    def hear(self, line: str) -> None:
+        line = line.rstrip()
+        if not line or _NOISE.search(line):
+            return
+        self.tail.append(line)
+        if _FAILURE.search(line):
+            self.failures += 1
+            self.last_failure = line
+        level = _LEVEL.search(line[:200])
+        kind = _NUMBERS.sub("#", line)
+        if len(self._seen) < 10_000:
+            self._seen[kind] += 1
+        count = self._seen[kind]
+        if count & (count - 1) == 0:  # the first time, the second, fourth, eighth, ...
+            number = logging.getLevelNamesMapping()[level[1]] if level else logging.INFO
+            log.log(number, "%s", line, extra={"repeated": count} if count > 1 else {})
+
+    def last_words(self) -> str:
+        return self.tail[-1] if self.tail else "it said nothing"
+
+
+class Child:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.chatter = Chatter()
+        self._listening = asyncio.create_task(_listen(process, self.chatter), name="chatter")
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def drain(self) -> None:
+        """Hear the last words too; a helper that outlives the child must not keep us listening."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._listening, 5)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """The whole session: environments start helpers of their own."""
+        for number, patience in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 5.0)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await self._process.wait()
+                    return
+
+
+@asynccontextmanager
+async def child_process(
+    command: Sequence[str], extra: Mapping[str, str], *, grace_seconds: float
+) -> AsyncIterator[Child]:
+    """Started on entry, gone on exit whatever happens."""
+    environment = {key: value for key, value in os.environ.items() if key not in SECRET_VARIABLES}
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=environment | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1"} | dict(extra),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+        limit=LINE_LIMIT,
+    )
+    child = Child(process)
+    try:
+        yield child
+    finally:
+        await child.stop(grace_seconds)
+        await child.drain()
+
+
+async def _listen(process: asyncio.subprocess.Process, chatter: Chatter) -> None:
+    assert process.stdout is not None  # noqa: S101 - asked for above
+    while True:
+        try:
+            line = await process.stdout.readline()
+        except ValueError:
+            continue  # a line longer than the limit is dropped
+        if not line:
+            return
+        chatter.hear(line.decode(errors="replace"))

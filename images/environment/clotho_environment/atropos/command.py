@@ -1,0 +1,198 @@
+"""`serve`, `process` and `describe` for an unchanged Atropos environment file."""
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from clotho_contract.config import EnvironmentConfig, RunConfig
+from clotho_contract.termination import Termination
+from clotho_environment.atropos import introspect
+from clotho_environment.atropos.child import Child, child_process
+from clotho_environment.atropos.config import INFRASTRUCTURE, render_process, render_serve, to_yaml
+from clotho_environment.atropos.gateway import Gateway
+from clotho_environment.connections import open_session
+from clotho_environment.entries import EntryError
+from clotho_environment.process import Order
+from clotho_environment.serve import check_batch, current_steps, status_server, stop_signal
+from clotho_environment.telemetry import Telemetry
+from clotho_environment.wait import tokenizer_path
+
+log = logging.getLogger(__name__)
+
+PYTHON_VARIABLE: Final = "CLOTHO_ATROPOS_PYTHON"  # an interpreter with atroposlib, where it is not this one
+STOP_GRACE_SECONDS: Final = 10.0
+FOLLOW_SECONDS: Final = 1.0
+RESTART_SECONDS: Final = 5.0
+MAX_FAILURES: Final = 64  # failed rollouts since the last group arrived
+
+
+async def serve_atropos(
+    path: Path, run: RunConfig, place: EnvironmentConfig, *, token: str, port: int, config_path: Path | None
+) -> Termination:
+    check_batch(run.training.batch_size, place.group_size, place.name)
+    telemetry = Telemetry()
+    async with open_session(token) as session:
+        endpoints = run.endpoints
+        gateway = Gateway(session, telemetry, inference=endpoints.inference, api_server=endpoints.api_server)
+        async with (
+            gateway.listening(),
+            status_server(port, healthy=lambda: None, ready=gateway.unready, registry=telemetry.registry),
+        ):
+            config = render_serve(
+                run,
+                place,
+                api_server=gateway.api_server,
+                inference=gateway.inference,
+                tokenizer=tokenizer_path(),
+            )
+            supervisor = Supervisor(path, config, gateway, lambda: current_steps(run, config_path))
+            try:
+                return await supervisor.run(stop_signal())
+            finally:
+                await gateway.disconnect()
+
+
+class Supervisor:
+    """Keeps the child running until the run is finished, someone says stop, or the child proves broken."""
+
+    def __init__(self, path: Path, config: Mapping[str, Any], gateway: Gateway, steps: Callable[[], int]) -> None:
+        self._path = path
+        self._config = config
+        self._gateway = gateway
+        self._steps = steps
+        self._step = 0
+
+    async def run(self, stop: asyncio.Event) -> Termination:
+        with config_file(self._config) as config:
+            command = [python(), str(self._path), "serve", "--config", str(config)]
+            while True:
+                async with child_process(command, {}, grace_seconds=STOP_GRACE_SECONDS) as child:
+                    ending = await first_of(self._stopped(stop), self._followed(child), self._ended(child))
+                if ending is not None:
+                    return ending
+                log.info("the environment ended by itself at step %d; starting it again", self._step)
+                await asyncio.sleep(RESTART_SECONDS)
+
+    async def _stopped(self, stop: asyncio.Event) -> Termination:
+        await stop.wait()
+        return Termination(reason="Stopped", message="stopped as asked", step=self._step)
+
+    async def _followed(self, child: Child) -> Termination:
+        """Atropos alone would never end: it waits for a step beyond the last."""
+        groups, failures_then = 0, 0
+        while True:
+            self._step = await self._gateway.current_step()
+            if self._gateway.refusal:
+                return Termination(reason="Unauthorized", message=self._gateway.refusal)
+            if self._step >= self._steps():
+                message = f"the run reached its last step, {self._step}"
+                return Termination(reason="Finished", message=message, step=self._step)
+            if self._gateway.groups_sent > groups:
+                groups, failures_then = self._gateway.groups_sent, child.chatter.failures
+            if child.chatter.failures - failures_then >= MAX_FAILURES:
+                message = f"{MAX_FAILURES} rollouts in a row failed; the last: {child.chatter.last_failure}"
+                return Termination(reason="EnvironmentFailed", message=message, step=self._step)
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+    async def _ended(self, child: Child) -> Termination | None:
+        code = await child.wait()
+        if code == 0:
+            return None  # enough groups are queued, it believes; if that proves wrong it starts again
+        await child.drain()
+        message = f"{self._path.name} ended with code {code}: {child.chatter.last_words()}"
+        return Termination(reason="EnvironmentFailed", message=message, step=self._step)
+
+
+async def process_atropos(path: Path, order: Order) -> Termination:
+    target = order.target
+    with tempfile.TemporaryDirectory(prefix="atropos-") as folder:
+        output = Path(folder, "groups.jsonl")
+        async with open_session(target.key) as session:
+            gateway = Gateway(session, Telemetry(), inference=target.base_url, api_server="")
+            async with gateway.listening():
+                config = render_process(
+                    order.config,
+                    inference=gateway.inference,
+                    model=target.model,
+                    has_tokens=target.has_tokens,
+                    groups=order.groups,
+                    output=output,
+                    tokenizer=tokenizer_path() if tokenizer_path().is_dir() else None,
+                )
+                problem = await _process(path, config, order.deadline_seconds)
+        written = _copy_lines(output, order)
+    if gateway.refusal:
+        return Termination(reason="Unauthorized", message=gateway.refusal)
+    if written < order.groups:
+        message = f"{problem or path.name + ' ended early'}; {written} of {order.groups} groups were written"
+        return Termination(reason="EnvironmentFailed", message=message)
+    return Termination(reason="Finished", message=f"{written} groups")
+
+
+async def _process(path: Path, config: Mapping[str, Any], deadline_seconds: float) -> str | None:
+    """None when the child did its work, else what went wrong."""
+    extra = {"ATROPOS_ALLOW_DUMMY_MANAGED_SERVER": "1", "WANDB_MODE": "disabled"}
+    with config_file(config) as file:
+        command = [python(), str(path), "process", "--config", str(file)]
+        async with child_process(command, extra, grace_seconds=STOP_GRACE_SECONDS) as child:
+            try:
+                async with asyncio.timeout(deadline_seconds):
+                    code = await child.wait()
+            except TimeoutError:
+                return f"the deadline of {deadline_seconds:g} s passed; its last words: {child.chatter.last_words()}"
+            await child.drain()
+            return f"{path.name} ended with code {code}: {child.chatter.last_words()}" if code else None
+
+
+def _copy_lines(output: Path, order: Order) -> int:
+    """Whole lines only: a child that was stopped may have left half a one."""
+    lines = output.read_bytes().splitlines(keepends=True) if output.exists() else []
+    complete = [line for line in lines if line.endswith(b"\n")]
+    for line in complete:
+        order.write_line(line)
+    return len(complete)
+
+
+@contextmanager
+def config_file(config: Mapping[str, Any]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="atropos-") as folder:
+        path = Path(folder, "config.yaml")
+        path.write_text(to_yaml(config))
+        yield path
+
+
+def describe_atropos(path: Path) -> dict[str, Any]:
+    command = [python(), introspect.__file__, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    for line in done.stdout.splitlines():
+        if line.startswith(introspect.MARKER):
+            description: dict[str, Any] = json.loads(line.removeprefix(introspect.MARKER))
+            for field in description["fields"]:
+                field["fixed"] = field["name"] in INFRASTRUCTURE
+            return description
+    words = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    raise EntryError(f"{path} cannot be described: {words[-1] if words else 'its program said nothing'}")
+
+
+def python() -> str:
+    return os.environ.get(PYTHON_VARIABLE) or sys.executable
+
+
+async def first_of(*coroutines: Coroutine[Any, Any, Termination | None]) -> Termination | None:
+    """The result of whichever ends first; the others are cancelled."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

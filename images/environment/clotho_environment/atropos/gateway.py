@@ -1,0 +1,217 @@
+"""Between an Atropos environment and the run, on loopback: adds the token, rides out outages, stamps versions."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from msgspec import Raw, Struct
+
+from clotho_contract.names import POLICY_VERSION_HEADER
+from clotho_environment.api_server import PROTOCOL
+from clotho_environment.atropos.versions import VersionMemory
+from clotho_environment.completion import AnswerError, read_generate
+from clotho_environment.retry import backoff, retry_after
+from clotho_environment.telemetry import Telemetry
+
+log = logging.getLogger(__name__)
+
+BODY_LIMIT: Final = 1024**3
+_HOLD: Final = (408, 429, 500, 502, 503, 504)
+_PASSED_ON: Final = ("Content-Type", POLICY_VERSION_HEADER)
+
+
+class _Registered(Struct):
+    env_id: int | None = None
+
+
+class _Learned(Struct):
+    """What the gateway looks at in a group; everything else passes through as the bytes it was."""
+
+    masks: list[list[int]] = []
+    scores: list[float] = []
+
+
+class Gateway:
+    """Give the child `api_server` and `inference` as its addresses."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, telemetry: Telemetry, *, inference: str, api_server: str
+    ) -> None:
+        self._session = session
+        self._telemetry = telemetry
+        self._upstreams = {"api": api_server.rstrip("/"), "inference": inference.rstrip("/").removesuffix("/v1")}
+        self._versions = VersionMemory()
+        self._registration: bytes | None = None
+        self._env_id: int | None = None
+        self._away: set[str] = set()
+        self.address = ""
+        self.groups_sent = 0
+        self.refusal: str | None = None
+
+    @property
+    def api_server(self) -> str:
+        return self.address + "/api"
+
+    @property
+    def inference(self) -> str:
+        return self.address + "/inference"
+
+    def unready(self) -> str | None:
+        return "the environment has not registered" if self._env_id is None else None
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        app = web.Application(client_max_size=BODY_LIMIT)
+        app.router.add_post("/api/register-env", self._register)
+        app.router.add_get("/api/status-env", self._status)
+        app.router.add_post("/api/scored_data", self._scored)
+        app.router.add_post("/api/scored_data_list", self._scored)
+        app.router.add_post("/inference/generate", self._generate)
+        app.router.add_route("*", "/{side:api|inference}/{path:.*}", self._pass_on)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            self.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def current_step(self) -> int:
+        answer = await self._call("api", "GET", "/status")
+        return int(msgspec.json.decode(answer.body)["current_step"])
+
+    async def disconnect(self) -> None:
+        """Atropos environments never say goodbye themselves."""
+        if self._env_id is None:
+            return
+        try:
+            async with asyncio.timeout(5):
+                await self._send("api", "POST", "/disconnect-env", msgspec.json.encode({"env_id": self._env_id}))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.warning("could not say goodbye to the API server: %s", error)
+
+    async def _register(self, request: web.Request) -> web.Response:
+        self._registration = await request.read()
+        answer = await self._call("api", "POST", "/register-env", self._registration)
+        if answer.status == 200:
+            self._env_id = msgspec.json.decode(answer.body, type=_Registered).env_id
+        return answer.respond()
+
+    async def _status(self, request: web.Request) -> web.Response:
+        """The child keeps the id of its first registration; the server may know us by a newer one."""
+        await request.read()
+        while True:
+            answer = await self._call("api", "GET", "/status-env", msgspec.json.encode({"env_id": self._env_id}))
+            if answer.status != 404 or self._registration is None:
+                return answer.respond()
+            await self._register_again()
+
+    async def _register_again(self) -> None:
+        log.warning("the API server does not know this environment any more; registering again")
+        for delay in backoff(first=0.2, cap=2.0):
+            answer = await self._call("api", "POST", "/register-env", self._registration or b"{}")
+            env_id = msgspec.json.decode(answer.body, type=_Registered).env_id if answer.status == 200 else None
+            if env_id is not None:
+                self._env_id = env_id
+                return
+            await asyncio.sleep(delay)
+
+    async def _scored(self, request: web.Request) -> web.Response:
+        body = await request.read()  # aiohttp has undone the compression
+        groups = msgspec.json.decode(body, type=list[dict[str, Raw]] if body.lstrip()[:1] == b"[" else dict[str, Raw])
+        listed = groups if isinstance(groups, list) else [groups]
+        learned = [msgspec.json.decode(msgspec.json.encode(group), type=_Learned) for group in listed]
+        for group, seen in zip(listed, learned, strict=True):
+            self._stamp(group, self._versions.oldest(seen.masks))
+        with self._telemetry.waiting.track_inprogress():
+            path = request.path.removeprefix("/api")
+            answer = await self._call("api", "POST", path, msgspec.json.encode(groups))
+        if answer.status < 400:
+            for seen in learned:
+                self.groups_sent += 1
+                tokens = sum(map(len, seen.masks))
+                self._telemetry.sent(seen.scores, tokens, self._versions.oldest(seen.masks))
+        else:
+            self._telemetry.count("refused")
+            log.error(
+                "the API server refuses a group: %d %s", answer.status, answer.body[:500].decode(errors="replace")
+            )
+        return answer.respond()
+
+    def _stamp(self, group: dict[str, Raw], version: int | None) -> None:
+        group["env_id"] = Raw(msgspec.json.encode(self._env_id))
+        if version is None:
+            return
+        params = msgspec.json.decode(group.get("generation_params", Raw(b"null"))) or {}
+        group["generation_params"] = Raw(msgspec.json.encode({"policy_version": version} | params))
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        answer = await self._call("inference", "POST", "/generate", await request.read())
+        if answer.status == 200:
+            self._learn_versions(answer)
+        return answer.respond()
+
+    def _learn_versions(self, answer: "_Answer") -> None:
+        said = answer.headers.get(POLICY_VERSION_HEADER, "")
+        try:
+            completions = read_generate(answer.body, (), int(said) if said.isdecimal() else None)
+        except AnswerError as error:
+            log.warning("%s", error)
+            return
+        for completion in completions:
+            if completion.policy_version is not None:
+                self._versions.remember(completion.tokens, completion.policy_version)
+
+    async def _pass_on(self, request: web.Request) -> web.Response:
+        side, path = request.match_info["side"], "/" + request.match_info["path"]
+        return (await self._call(side, request.method, path, await request.read())).respond()
+
+    async def _call(self, side: str, method: str, path: str, body: bytes = b"") -> "_Answer":
+        """Wait for as long as the other side is away or full: Atropos would end, or lose the group."""
+        for delay in backoff():
+            try:
+                answer = await self._send(side, method, path, body)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                self._mark_away(side, f"{type(error).__name__}: {error}")
+                await asyncio.sleep(delay)
+                continue
+            if answer.status in (401, 403):
+                self.refusal = f"{self._upstreams[side]} refuses our token ({answer.status})"
+            if answer.status not in _HOLD:
+                self._away.discard(side)
+                return answer
+            self._mark_away(side, f"{answer.status} {answer.excerpt}")
+            await asyncio.sleep(retry_after(answer.headers) or delay)
+        raise AssertionError("backoff never ends")
+
+    async def _send(self, side: str, method: str, path: str, body: bytes) -> "_Answer":
+        headers = {"Content-Type": "application/json", **(PROTOCOL if side == "api" else {})}
+        url = self._upstreams[side] + path
+        async with self._session.request(method, url, data=body or None, headers=headers) as response:
+            return _Answer(response.status, response.headers, await response.read())
+
+    def _mark_away(self, side: str, problem: str) -> None:
+        if side not in self._away:
+            log.info("%s makes the environment wait: %s", "the API server" if side == "api" else "inference", problem)
+        self._away.add(side)
+
+
+class _Answer(Struct):
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def excerpt(self) -> str:
+        return self.body[:300].decode(errors="replace")
+
+    def respond(self) -> web.Response:
+        headers: dict[str, Any] = {name: self.headers[name] for name in _PASSED_ON if name in self.headers}
+        return web.Response(status=self.status, headers=headers, body=self.body)

@@ -1,0 +1,37 @@
+"""Which policy wrote which tokens. Atropos does not carry it, so the gateway remembers answers by their tokens."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+
+from clotho_environment.group import MASKED
+
+
+class VersionMemory:
+    def __init__(self, capacity: int = 65536) -> None:
+        self._capacity = capacity
+        self._versions: OrderedDict[tuple[int, ...], int] = OrderedDict()
+
+    def remember(self, tokens: Iterable[int], version: int) -> None:
+        key = tuple(tokens)
+        self._versions[key] = version
+        self._versions.move_to_end(key)
+        if len(self._versions) > self._capacity:
+            self._versions.popitem(last=False)
+
+    def oldest(self, masks: Iterable[Sequence[int]]) -> int | None:
+        """The oldest policy among the answers that a group is made of; None when none of them is known."""
+        known = [self._versions.get(answer) for mask in masks for answer in _answers(mask)]
+        return min((version for version in known if version is not None), default=None)
+
+
+def _answers(mask: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Each unbroken run of trained tokens is one answer."""
+    answer: list[int] = []
+    for token in mask:
+        if token != MASKED:
+            answer.append(token)
+        elif answer:
+            yield tuple(answer)
+            answer = []
+    if answer:
+        yield tuple(answer)
