@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import itertools
 import secrets
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,9 +15,9 @@ from clotho.api.training_run import parse
 from clotho.cluster.cache import RunKey
 from clotho.cluster.client import APPLY, ApiClient
 from clotho.cluster.kinds import RESOURCES, path_of
-from clotho.cluster.outcomes import AlreadyExists, Conflict, NotFound, Transient
-from clotho.cluster.store import AnyRun, Store, decode
-from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey
+from clotho.cluster.outcomes import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Transient
+from clotho.cluster.store import AnyRun, Store, decode, run_key
+from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, Refusal
 
 TOKEN_BYTES = 32
 Body = dict[str, Any]
@@ -44,14 +45,32 @@ class Writer:
 
     def __init__(self, client: ApiClient, store: Store, may_write: Callable[[], bool]) -> None:
         self._client, self._store, self._may_write = client, store, may_write
+        self._refused: dict[RunKey, tuple[str, int, dict[ObjectKey, Refusal]]] = {}  # with uid and generation
         self._unknown: dict[RunKey, set[ObjectKey]] = {}  # writes that got no answer: look before planning again
 
     async def carry_out(self, run: AnyRun, actions: Iterable[Action]) -> None:
-        """All actions at once (a plan's actions do not depend on each other); raises the first failure, if any."""
-        outcomes = await asyncio.gather(*(self._do(run, action) for action in actions), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        """In order, but neighbouring creations go out together: they do not depend on each other.
+
+        The first failure ends it and is raised, once the requests beside it are answered.
+        """
+        for is_delete, group in itertools.groupby(actions, lambda action: isinstance(action, Delete)):
+            if is_delete:
+                for action in group:
+                    await self._do(run, action)
+            else:
+                outcomes = await asyncio.gather(*(self._do(run, action) for action in group), return_exceptions=True)
+                for outcome in outcomes:
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+
+    def refusals(self, run: AnyRun) -> dict[ObjectKey, Refusal]:
+        """What the server would not take; forgotten when the spec changes."""
+        uid, generation, refused = self._refused.get(run_key(run.metadata), ("", 0, {}))
+        return dict(refused) if (uid, generation) == (run.metadata.uid, run.metadata.generation) else {}
+
+    def forget(self, key: RunKey) -> None:
+        self._refused.pop(key, None)
+        self._unknown.pop(key, None)
 
     async def write_status(self, run: AnyRun, status: TrainingRunStatus) -> AnyRun:
         """Replaces the whole status; a conflict refreshes the cache, so that the next pass sees the newer run."""
@@ -101,6 +120,7 @@ class Writer:
     async def _do(self, run: AnyRun, action: Action) -> None:
         self._check()
         namespace = run.metadata.namespace
+        self._clear_refusal(run, action.key)
         try:
             match action:
                 case Create():
@@ -117,10 +137,26 @@ class Writer:
                     self._take_in(action.key.kind, answer)
                 case Delete():
                     await self._delete(namespace, action)
+        except (Invalid, Forbidden) as error:
+            self._note_refusal(run, action.key, Refusal(message=error.message, is_permanent=isinstance(error, Invalid)))
+            raise
         except Transient as error:
             if error.code == 0:
-                self._unknown.setdefault(RunKey(namespace, run.metadata.name), set()).add(action.key)
+                self._unknown.setdefault(run_key(run.metadata), set()).add(action.key)
             raise
+
+    def _note_refusal(self, run: AnyRun, key: ObjectKey, refusal: Refusal) -> None:
+        self._keep_refusals(run, {**self.refusals(run), key: refusal})
+
+    def _clear_refusal(self, run: AnyRun, key: ObjectKey) -> None:
+        self._keep_refusals(run, {known: refusal for known, refusal in self.refusals(run).items() if known != key})
+
+    def _keep_refusals(self, run: AnyRun, refused: dict[ObjectKey, Refusal]) -> None:
+        metadata = run.metadata
+        if refused:
+            self._refused[run_key(metadata)] = (metadata.uid, metadata.generation, refused)
+        else:
+            self._refused.pop(run_key(metadata), None)
 
     async def _create(self, run: AnyRun, action: Create) -> None:
         namespace = run.metadata.namespace

@@ -11,7 +11,7 @@ from clotho.cluster.outcomes import Status, Transient, Unauthorized, from_answer
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML: the server takes it under this name
-METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=1"
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 T = TypeVar("T")
 Object = dict[str, Any]

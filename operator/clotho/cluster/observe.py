@@ -26,6 +26,7 @@ class Observer:
             pods=self._store.pods_of(key, uid),
             objects=self._store.objects_of(key, uid),
             probes=self._prober.answers(key),
+            refused=self._writer.refusals(run),
         )
 
     def recheck(self) -> None:
@@ -34,6 +35,7 @@ class Observer:
 
     def forget(self, key: RunKey) -> None:
         """The run is gone, and its Secret with it."""
+        self._writer.forget(key)
         for secret in tuple(self._store.secrets.of_run(key)):
             self._store.secrets.remove(secret.metadata)
         self._prober.forget(key)

@@ -127,7 +127,7 @@ class Prober:
 
     def _token(self, key: RunKey, run: TrainingRun) -> str | None:
         secret = self._store.secret_of(key, run.metadata.uid)
-        encoded = secret.token_base64 if secret else None
+        encoded = secret.data.token if secret else None
         return base64.b64decode(encoded).decode() if encoded else None
 
     async def _fetch(self, target: Target, host: str, token: str | None) -> progress.Progress | QueueStatus | bool:

@@ -1,10 +1,11 @@
 """All caches together: what the operator knows of every run, and who must hear when it changes."""
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from clotho.api.metadata import Metadata
 from clotho.api.names import FINGERPRINT_ANNOTATION, RUN_LABEL, UID_LABEL
@@ -23,15 +24,15 @@ class Child(Struct, frozen=True):
     metadata: Metadata
 
 
+class SecretData(Struct, frozen=True):
+    token: str | None = field(name=TOKEN_VARIABLE, default=None)
+
+
 class SecretChild(Struct, frozen=True):
-    """The run's Secret. The token goes no further than the header of a probe."""
+    """The run's Secret. Of its contents only the token is kept, and it goes no further than the header of a probe."""
 
     metadata: Metadata
-    data: Mapping[str, str] = {}
-
-    @property
-    def token_base64(self) -> str | None:
-        return self.data.get(TOKEN_VARIABLE)
+    data: SecretData = SecretData()
 
 
 Object = Pod | Child | SecretChild | AnyRun
@@ -114,6 +115,7 @@ def _seen(metadata: Metadata) -> ObjectSeen:
     return ObjectSeen(
         uid=metadata.uid,
         resource_version=metadata.resource_version,
+        created_at=metadata.creation_timestamp or datetime.now(UTC),
         fingerprint=metadata.annotations.get(FINGERPRINT_ANNOTATION, ""),
         is_terminating=metadata.is_being_deleted,
     )

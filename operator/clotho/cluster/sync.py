@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 class _Page(Struct, Generic[T], frozen=True):
     metadata: _ListMetadata
-    items: tuple[T, ...] = ()
+    items: tuple[T, ...] | None = None  # Go's way to say: none
 
 
 class Synchroniser:
@@ -63,7 +63,7 @@ class Synchroniser:
         cache = self._store.cache(kind)
         if kind in ("Pod", "TrainingRun"):
             async for page in self._pages(kind, scope, _Page[dict[str, Any]]):
-                for body in page.items:
+                for body in page.items or ():
                     cache.observe(decode(kind, body))
         else:
             for item in (await self._listed(kind, scope))[0]:
@@ -93,7 +93,7 @@ class Synchroniser:
         items: list[Child] = []
         version = 0
         async for page in self._pages(kind, scope, _Page[Child], only_metadata=True):
-            items += page.items
+            items += page.items or ()
             version = int(page.metadata.resource_version or 0)
         return items, version
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import uvloop
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from clotho.cluster import credentials
 from clotho.cluster.client import ApiClient
@@ -39,6 +39,7 @@ def main() -> int:
         print(f"clotho-operator: {error}", file=sys.stderr)
         return 2
     logs.set_up(settings.log.level)
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(settings))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Collection
 from typing import Any
@@ -50,6 +51,7 @@ class Watching:
         self._foreign: Collection[asyncio.Task[Any]] = ()
 
     async def start(self) -> None:
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else: a line for every event
         self._foreign = asyncio.all_tasks()
         self._tasks = await kopf.spawn_tasks(
             registry=self._registry(),

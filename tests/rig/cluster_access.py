@@ -1,0 +1,120 @@
+"""The tests' own hand in the cluster: create, read, wait; with the operator's client, as the administrator."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from clotho.cluster.client import ApiClient
+from clotho.cluster.credentials import from_kubeconfig
+from clotho.cluster.outcomes import NotFound
+
+Body = dict[str, Any]
+RUNS = "/apis/clotho.dev/v1alpha1"
+PATIENCE_SECONDS = 30.0
+
+
+class ClusterAccess:
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self.client = ApiClient(from_kubeconfig(kubeconfig))
+        self.namespace = namespace
+
+    async def __aenter__(self) -> "ClusterAccess":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.__aexit__()
+
+    def folder(self, plural: str) -> str:
+        root = {
+            "trainingruns": RUNS,
+            "networkpolicies": "/apis/networking.k8s.io/v1",
+            "poddisruptionbudgets": "/apis/policy/v1",
+            "leases": "/apis/coordination.k8s.io/v1",
+        }.get(plural, "/api/v1")
+        return f"{root}/namespaces/{self.namespace}/{plural}"
+
+    async def create_run(self, name: str, **spec: Any) -> Body:
+        return await self.client.create(self.folder("trainingruns"), run_manifest(name, **spec), Body)
+
+    async def run(self, name: str) -> Body:
+        return await self.get("trainingruns", name)
+
+    async def get(self, plural: str, name: str) -> Body:
+        return await self.client.get(f"{self.folder(plural)}/{name}", Body)
+
+    async def list(self, plural: str) -> list[Body]:
+        return (await self.client.list(self.folder(plural), Body, {})).get("items") or []
+
+    async def delete(self, plural: str, name: str, **options: Any) -> None:
+        await self.client.delete(f"{self.folder(plural)}/{name}", options, Body)
+
+    async def patch(self, plural: str, name: str, change: Body, subresource: str = "") -> Body:
+        path = f"{self.folder(plural)}/{name}{subresource}"
+        return await self.client.patch(path, change, Body, "application/merge-patch+json")
+
+    async def change_run(self, name: str, **spec: Any) -> Body:
+        return await self.patch("trainingruns", name, {"spec": spec})
+
+    async def until(
+        self, what: str, check: Callable[[Body], bool], run: str, patience: float = PATIENCE_SECONDS
+    ) -> Body:
+        """The run once it is as wished; the last state is in the failure."""
+        deadline = time.monotonic() + patience
+        while True:
+            body = await self.run(run)
+            if check(body):
+                return body
+            assert time.monotonic() < deadline, f"{run} is not {what}: {body.get('status')}"
+            await asyncio.sleep(0.03)
+
+    async def until_phase(self, phase: str, run: str, patience: float = PATIENCE_SECONDS) -> Body:
+        return await self.until(phase, lambda body: body.get("status", {}).get("phase") == phase, run, patience)
+
+    async def until_gone(self, plural: str, name: str) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                await self.get(plural, name)
+            except NotFound:
+                return
+            assert time.monotonic() < deadline, f"{plural}/{name} is still there"
+            await asyncio.sleep(0.03)
+
+    async def pods(self, run: str) -> list[Body]:
+        return [pod for pod in await self.list("pods") if pod["metadata"]["labels"].get("clotho.dev/run") == run]
+
+    async def until_pods(self, what: str, check: Callable[[list[Body]], bool], run: str) -> list[Body]:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            pods = await self.pods(run)
+            if check(pods):
+                return pods
+            shown = [(p["metadata"]["name"], p["status"].get("phase")) for p in pods]
+            assert time.monotonic() < deadline, f"the pods of {run} are not {what}: {shown}"
+            await asyncio.sleep(0.03)
+
+
+def run_manifest(name: str, **spec: Any) -> Body:
+    small: Body = {
+        "model": {"name": "Qwen/Qwen3-0.6B"},
+        "environments": [{"name": "letters", "config": {"group_size": 4}}],
+        "training": {"steps": 100, "batchSize": 8},
+        "storage": {"ephemeral": True},
+        "restarts": {"limit": 3, "backoffSeconds": 0},
+    }
+    return {
+        "apiVersion": "clotho.dev/v1alpha1",
+        "kind": "TrainingRun",
+        "metadata": {"name": name},
+        "spec": {**small, **spec},
+    }
+
+
+def component(pod: Body) -> str:
+    return str(pod["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def condition(run: Body, kind: str) -> Body:
+    return next((c for c in run["status"].get("conditions", []) if c["type"] == kind), {})

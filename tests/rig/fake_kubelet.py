@@ -1,0 +1,143 @@
+"""A pretended kubelet: binds pods to a node of its own, lets them run, answers their probes and ends them on demand."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from clotho.cluster.outcomes import ApiError
+from rig.cluster_access import Body, ClusterAccess, component
+
+_addresses = itertools.count(2)
+PORTS = (8000, 8001, 8002)
+
+
+class FakeKubelet:
+    """Pods become ready at once unless told otherwise, and answer as `progress` and `queue` say.
+
+    `may_finish(pod)`: whether a pod that is being deleted may end now.
+    """
+
+    def __init__(self, cluster: ClusterAccess, *, makes_ready: bool = True) -> None:
+        self._cluster = cluster
+        self._node = f"fake-{cluster.namespace}"
+        self.makes_ready = makes_ready
+        self.may_finish: Callable[[Body], bool] = lambda _: True
+        self.progress: Body = {"state": "training", "step": 1, "totalSteps": 100, "registered": True, "serving": True}
+        self.queue: Body = {"current_step": 1, "queue_groups": 0, "environments_connected": 1}
+        self.silent: set[int] = set()  # ports that refuse to answer
+        self.ended: list[str] = []  # components, in the order in which they ended after a deletion
+        self.trainers_seen_together = 0
+        self._servers: dict[str, web.AppRunner] = {}
+        self._known: dict[str, str] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "FakeKubelet":
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._node}, "spec": {"unschedulable": True}}
+        await self._cluster.client.create("/api/v1/nodes", node, Body)
+        self._task = asyncio.create_task(self._work())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        for pod in await self._cluster.list("pods"):
+            with contextlib.suppress(ApiError):
+                await self._cluster.delete("pods", pod["metadata"]["name"], gracePeriodSeconds=0)
+        for server in self._servers.values():
+            await server.cleanup()
+        await self._cluster.client.delete(f"/api/v1/nodes/{self._node}", {}, Body)
+
+    async def _work(self) -> None:
+        while True:
+            pods = await self._cluster.list("pods")
+            alive = [
+                p for p in pods if component(p) == "trainer" and p["status"].get("phase") in ("Pending", "Running")
+            ]
+            self.trainers_seen_together = max(self.trainers_seen_together, len(alive))
+            for pod in pods:
+                with contextlib.suppress(ApiError):  # the operator was faster; look again
+                    await self._tend(pod)
+            await asyncio.sleep(0.02)
+
+    async def _tend(self, pod: Body) -> None:
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        if pod["metadata"].get("deletionTimestamp"):
+            if self.may_finish(pod):
+                self.ended.append(component(pod))
+                await self._cluster.delete("pods", name, gracePeriodSeconds=0)
+        elif not pod["spec"].get("nodeName"):
+            target = {"apiVersion": "v1", "kind": "Node", "name": self._node}
+            body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+            await self._cluster.client.create(f"{self._cluster.folder('pods')}/{name}/binding", body, Body)
+        elif self.makes_ready and uid not in self._known and pod["status"].get("phase") == "Pending":
+            number = next(_addresses)
+            self._known[uid] = f"127.77.{number // 250}.{number % 250 + 1}"
+            await self._serve(self._known[uid])
+            await self.set_status(name, running(pod, self._known[uid], is_ready=True))
+
+    async def set_status(self, pod: str, status: Body) -> None:
+        await self._cluster.patch("pods", pod, {"status": status}, "/status")
+
+    async def fail(self, pod: Body, *, exit_code: int = 1, reason: str = "Error", message: str = "") -> None:
+        """The main container ends, and with it the pod."""
+        ended = {"exitCode": exit_code, "reason": reason, "message": message, "finishedAt": "2026-01-01T00:00:00Z"}
+        await self.set_status(
+            pod["metadata"]["name"],
+            {
+                "phase": "Succeeded" if exit_code == 0 else "Failed",
+                "conditions": [{"type": "Ready", "status": "False"}],
+                "containerStatuses": [_container("main", {"terminated": ended}, is_ready=False)],
+            },
+        )
+
+    async def _serve(self, address: str) -> None:
+        app = web.Application()
+        app.router.add_get("/progress", self._answer(8002, lambda: self.progress))
+        app.router.add_get("/status", self._answer(8000, lambda: self.queue))
+        app.router.add_get("/health", self._answer(8001, lambda: {}))
+        server = web.AppRunner(app, access_log=None)
+        await server.setup()
+        for port in PORTS:
+            await web.TCPSite(server, address, port, reuse_port=True).start()
+        self._servers[address] = server
+
+    def _answer(self, port: int, body: Callable[[], Body]) -> Any:
+        async def handle(_: web.Request) -> web.Response:
+            if port in self.silent:
+                raise web.HTTPServiceUnavailable
+            return web.json_response(body())
+
+        return handle
+
+
+def running(pod: Body, address: str, *, is_ready: bool) -> Body:
+    names = [c["name"] for c in pod["spec"]["containers"]]
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [
+            {"type": "PodScheduled", "status": "True"},
+            {"type": "Ready", "status": str(is_ready)},
+        ],
+        "containerStatuses": [
+            _container(name, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, is_ready=is_ready) for name in names
+        ],
+    }
+
+
+def _container(name: str, state: Body, *, is_ready: bool) -> Body:
+    return {
+        "name": name,
+        "image": "pretended",
+        "imageID": "",
+        "ready": is_ready,
+        "restartCount": 0,
+        "state": state,
+    }
