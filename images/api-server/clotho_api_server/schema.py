@@ -43,6 +43,15 @@ def open_database(folder: Path) -> sqlite3.Connection:
     """The one connection that writes. Every commit is flushed to the disk before it returns."""
     folder.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(folder / FILE_NAME, isolation_level=None, check_same_thread=False)
+    try:
+        prepare(connection)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -51,9 +60,7 @@ def open_database(folder: Path) -> sqlite3.Connection:
     if version == 0:
         connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;")
     elif version != _VERSION:
-        connection.close()
-        raise sqlite3.DatabaseError(f"{folder / FILE_NAME} has format {version}, this server reads {_VERSION}")
-    return connection
+        raise sqlite3.DatabaseError(f"the data has format {version}, this server reads {_VERSION}")
 
 
 def open_reader(folder: Path) -> sqlite3.Connection:

@@ -1,0 +1,364 @@
+"""The life of groups and batches, on a database in memory."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from clotho_api_server.groups import Group
+from clotho_api_server.ledger import LEASES_REMEMBERED, Leased, Ledger
+from clotho_api_server.refusals import ConflictError, FullError, InvalidError, UnknownError
+from clotho_api_server.schema import prepare
+from clotho_api_server.shares import Limits
+from clotho_api_server.wire import Register, RegisterEnv
+
+Make = Callable[..., Ledger]
+
+
+@pytest.fixture
+def database() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    prepare(connection)
+    return connection
+
+
+@pytest.fixture
+def make(database: sqlite3.Connection) -> Make:
+    def make(**limits: Any) -> Ledger:
+        return Ledger(database, Limits(**{"max_queue_bytes": 10**9, "max_off_policy_batches": 100, **limits}))
+
+    return make
+
+
+def trainer(batch_size: int = 4, starting_step: int = 0) -> Register:
+    return Register("group", "project", batch_size, 100, "/checkpoints", 5, starting_step, 1000)
+
+
+def environment(group_size: int = 2, name: str = "env", share: float | None = None) -> RegisterEnv:
+    return RegisterEnv(100, name, 1.0, group_size, share)
+
+
+def group(mark: int, size: int = 2, env_id: int | None = None, version: int | None = None) -> Group:
+    return Group(env_id, size, version, json.dumps({"mark": mark}).encode())
+
+
+def put(ledger: Ledger, *groups: Group, heeds_429: bool = False) -> list[str]:
+    return [accepted.outcome for accepted in ledger.enqueue(groups, heeds_429=heeds_429)]
+
+
+def take(ledger: Ledger, now: float = 0.0, *, plain: bool = False) -> Leased:
+    leased = ledger.lease(now, plain=plain)
+    assert leased is not None
+    return leased
+
+
+def marks(database: sqlite3.Connection, leased: Leased) -> list[int]:
+    rows = database.execute(
+        "SELECT body FROM bodies JOIN groups USING (id) WHERE batch = ? ORDER BY id", (leased.lease.batch,)
+    )
+    return [json.loads(body)["mark"] for (body,) in rows]
+
+
+def same_after_reload(ledger: Ledger) -> bool:
+    """The counts kept in memory are those that the database would give."""
+    before = ledger.snapshot()
+    ledger.load()
+    return before == ledger.snapshot()
+
+
+def test_batches_are_first_in_first_out_and_the_step_counts_acknowledged_ones(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer())
+    put(ledger, *(group(n) for n in range(6)))
+    first, second = take(ledger), take(ledger)
+    assert (marks(database, first), marks(database, second)) == ([0, 1], [2, 3])
+    assert ledger.snapshot().step == 0
+    assert ledger.acknowledge(first.lease.id, 1).step == 1
+    assert ledger.acknowledge(second.lease.id, 2).step == 2
+    assert ledger.snapshot().step == 2
+    assert same_after_reload(ledger)
+
+
+def test_groups_before_registration_are_kept(database, make: Make) -> None:
+    ledger = make()
+    put(ledger, group(0), group(1))
+    with pytest.raises(ConflictError):
+        ledger.lease(0)
+    ledger.register(trainer())
+    assert marks(database, take(ledger)) == [0, 1]
+
+
+def test_acknowledging_twice_is_harmless_and_long_remembered(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=2))
+    put(ledger, group(0))
+    first = take(ledger).lease.id
+    ledger.acknowledge(first, 1)
+    assert ledger.acknowledge(first, 1).groups == {}
+    ledger.checkpointed(1)
+    for step in range(2, LEASES_REMEMBERED):
+        put(ledger, group(step))
+        ledger.acknowledge(take(ledger).lease.id, step)
+    ledger.checkpointed(LEASES_REMEMBERED)
+    assert ledger.acknowledge(first, 1).step == 1
+    assert ledger.snapshot().step == LEASES_REMEMBERED - 1
+
+
+def test_a_step_cannot_go_back_without_registering(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(starting_step=7))
+    put(ledger, group(0), group(1))
+    with pytest.raises(InvalidError, match="behind current_step 7"):
+        ledger.acknowledge(take(ledger).lease.id, 6)
+
+
+def test_an_expired_lease_is_delivered_again_before_newer_ones(database, make: Make) -> None:
+    ledger = make(lease_seconds=10.0)
+    ledger.register(trainer())
+    put(ledger, *(group(n) for n in range(4)))
+    first = take(ledger, now=0)
+    ledger.renew(first.lease.id, now=5)
+    assert ledger.expire(now=14) == 0
+    assert ledger.expire(now=15) == 1
+    assert ledger.snapshot().queue_groups == 4
+    with pytest.raises(ConflictError):
+        ledger.acknowledge(first.lease.id, 1)
+    again = take(ledger, now=15)
+    assert marks(database, again) == [0, 1]
+    assert again.lease.id != first.lease.id
+    assert same_after_reload(ledger)
+
+
+def test_a_released_lease_is_delivered_again(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer())
+    put(ledger, *(group(n) for n in range(4)))
+    ledger.release(take(ledger).lease.id)
+    assert marks(database, take(ledger)) == [0, 1]
+    with pytest.raises(ConflictError):
+        ledger.release("unheard of")
+
+
+def test_a_plain_batch_is_gone_once_delivered(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer())
+    put(ledger, group(0), group(1))
+    leased = take(ledger, plain=True)
+    ledger.deliver(leased.lease.id)
+    ledger.forget_delivered()
+    assert ledger.snapshot().step == 1
+    assert database.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
+    ledger.register(trainer(starting_step=0))
+    assert ledger.lease(0) is None
+    assert same_after_reload(ledger)
+
+
+def test_a_plain_batch_whose_client_vanished_at_the_end_is_taken_back(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer())
+    put(ledger, group(0), group(1))
+    leased = take(ledger, plain=True)
+    ledger.deliver(leased.lease.id)
+    ledger.take_back(leased.lease.batch)
+    assert ledger.snapshot().step == 0
+    assert marks(database, take(ledger)) == [0, 1]
+
+
+def test_a_restart_returns_interrupted_responses_and_renews_leases(database, make: Make) -> None:
+    ledger = make(lease_seconds=10.0)
+    ledger.register(trainer())
+    put(ledger, *(group(n) for n in range(4)))
+    take(ledger, now=0, plain=True)
+    held = take(ledger, now=0)
+    restarted = make(lease_seconds=10.0)
+    restarted.resume(now=100.0)
+    assert restarted.expire(now=109.0) == 0
+    assert marks(database, take(restarted, now=109.0)) == [0, 1]
+    assert restarted.acknowledge(held.lease.id, 1).step == 1
+
+
+def test_a_trainer_that_starts_again_gets_back_what_its_checkpoint_lacks(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=2))
+    put(ledger, *(group(n) for n in range(6)))
+    for step in range(1, 5):
+        ledger.acknowledge(take(ledger).lease.id, step)
+    ledger.checkpointed(2)
+    held = take(ledger)
+    ledger.register(trainer(batch_size=2, starting_step=2))
+    assert ledger.snapshot().step == 2
+    assert [marks(database, take(ledger)) for _ in range(4)] == [[2], [3], [4], [5]]
+    with pytest.raises(ConflictError):
+        ledger.acknowledge(held.lease.id, 5)
+    assert same_after_reload(ledger)
+
+
+def test_an_acknowledgement_from_before_the_rollback_is_refused(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=2))
+    put(ledger, group(0))
+    old = take(ledger).lease.id
+    ledger.acknowledge(old, 1)
+    ledger.register(trainer(batch_size=2, starting_step=0))
+    with pytest.raises(ConflictError):
+        ledger.acknowledge(old, 1)
+
+
+def test_registering_ahead_takes_the_trainers_word(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(starting_step=40))
+    assert ledger.snapshot().step == 40
+
+
+def test_another_batch_size_dissolves_what_was_batched(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=4))
+    put(ledger, *(group(n) for n in range(4)))
+    ledger.acknowledge(take(ledger).lease.id, 1)
+    take(ledger)
+    ledger.register(trainer(batch_size=8, starting_step=0))
+    assert marks(database, take(ledger)) == [0, 1, 2, 3]
+    assert same_after_reload(ledger)
+
+
+def test_group_sizes_that_do_not_divide_the_batch_are_refused_with_the_arithmetic(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=8))
+    with pytest.raises(InvalidError, match=r"8 = 2 x 3 \+ 2; group sizes that do: 1, 2, 4, 8"):
+        ledger.register_environment(environment(group_size=3))
+    with pytest.raises(InvalidError, match=r"tokens: .* 8 = 2 x 3 \+ 2"):
+        put(ledger, group(0, size=3))
+    ledger.register_environment(environment(group_size=4))
+    with pytest.raises(InvalidError, match="of environment env_0"):
+        ledger.register(trainer(batch_size=6))
+    ledger.set_connected(0, False)
+    ledger.register(trainer(batch_size=6))
+
+
+def test_one_bad_group_keeps_the_whole_list_out(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=4))
+    with pytest.raises(InvalidError):
+        put(ledger, group(0), group(1, size=3))
+    assert ledger.snapshot().queue_groups == 0
+
+
+def test_environments_are_numbered_and_named(make: Make) -> None:
+    ledger = make()
+    with pytest.raises(ConflictError):
+        ledger.register_environment(environment())
+    ledger.register(trainer())
+    names = [ledger.register_environment(environment(name=name)).wandb_name for name in ("a", "a", "b")]
+    assert names == ["a_0", "a_1", "b_0"]
+    with pytest.raises(UnknownError):
+        ledger.set_connected(3, True)
+
+
+def test_smaller_parts_wait_until_they_make_up_a_group(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=4))
+    ledger.register_environment(environment(group_size=4))
+    first = ledger.enqueue([group(0, size=3, env_id=0)], heeds_429=False)[0]
+    assert (first.outcome, first.buffer_size) == ("buffered", 3)
+    assert ledger.lease(0) is None
+    assert same_after_reload(ledger)
+    second = ledger.enqueue([group(1, size=1, env_id=0)], heeds_429=False)[0]
+    assert (second.outcome, second.buffer_size) == ("buffered", 0)
+    assert marks(database, take(ledger)) == [0, 1]
+
+
+def test_parts_that_never_add_up_do_not_pile_up(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=4))
+    ledger.register_environment(environment(group_size=4))
+    put(ledger, *(group(n, size=3, env_id=0) for n in range(4)))
+    with pytest.raises(InvalidError, match="do not add up to 4"):
+        put(ledger, group(9, size=3, env_id=0))
+
+
+def test_a_dead_environments_minimum_does_not_hold_up_batches(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer())
+    ledger.register_environment(environment(share=0.5))
+    ledger.register_environment(environment())
+    put(ledger, group(0, env_id=1), group(1, env_id=1))
+    assert ledger.lease(0) is None
+    ledger.set_connected(0, False)
+    assert marks(database, take(ledger)) == [0, 1]
+
+
+def test_the_queue_is_bounded_in_batches_for_those_who_understand(make: Make) -> None:
+    ledger = make(max_off_policy_batches=2)
+    ledger.register(trainer())
+    put(ledger, *(group(n) for n in range(4)))
+    with pytest.raises(FullError, match="2 batches") as caught:
+        put(ledger, group(4), heeds_429=True)
+    assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "5"})
+    assert put(ledger, group(4)) == ["received"]  # old clients pace themselves by /status-env
+
+
+def test_the_queue_is_bounded_in_bytes_for_everyone(make: Make) -> None:
+    ledger = make(max_queue_bytes=30)
+    ledger.register(trainer())
+    put(ledger, group(0))
+    put(ledger, group(1), group(2))
+    with pytest.raises(FullError) as caught:
+        put(ledger, group(3))
+    assert caught.value.status == 503
+
+
+def test_a_tiny_byte_limit_still_lets_a_batch_come_together(make: Make) -> None:
+    ledger = make(max_queue_bytes=1)
+    ledger.register(trainer())
+    put(ledger, group(0))
+    put(ledger, group(1))
+    take(ledger)
+
+
+def test_a_full_queue_takes_what_the_batch_waits_for(make: Make) -> None:
+    ledger = make(max_queue_bytes=30)
+    ledger.register(trainer())
+    ledger.register_environment(environment(share=0.5))
+    ledger.register_environment(environment())
+    put(ledger, *(group(n, env_id=1) for n in range(3)))
+    with pytest.raises(FullError):
+        put(ledger, group(3, env_id=1))
+    assert put(ledger, group(4, env_id=0)) == ["received"]
+    take(ledger)
+
+
+def test_old_groups_are_dropped_and_reported(database, make: Make) -> None:
+    ledger = make(max_staleness=2)
+    ledger.register(trainer(batch_size=2, starting_step=10))
+    assert put(ledger, group(0, version=7)) == ["stale"]
+    assert put(ledger, group(1, version=10), group(2, version=8), group(3), group(4, version=9)) == ["received"] * 4
+    leased = take(ledger)
+    assert list(leased.staleness) == [0]
+    trained = ledger.acknowledge(leased.lease.id, 11)
+    assert trained.dropped == {None: 1}
+    assert [marks(database, take(ledger)) for _ in range(2)] == [[3], [4]]
+    assert same_after_reload(ledger)
+
+
+def test_trained_groups_nobody_checkpoints_do_not_fill_the_disk(make: Make) -> None:
+    ledger = make(max_queue_bytes=30)
+    ledger.register(trainer(batch_size=2))
+    for step in range(1, 10):
+        put(ledger, group(step))
+        ledger.acknowledge(take(ledger).lease.id, step)
+    assert ledger.snapshot().retained_bytes <= 30
+    assert same_after_reload(ledger)
+
+
+def test_reset_forgets_everything(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(starting_step=3))
+    put(ledger, group(0), group(1))
+    take(ledger)
+    ledger.register_environment(environment())
+    ledger.reset()
+    assert ledger.snapshot() == make().snapshot()
+    assert ledger.snapshot().registration is None
+    assert ledger.snapshot().step == 0
