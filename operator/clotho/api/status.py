@@ -20,7 +20,7 @@ ConditionType = Literal[
     "Succeeded",
 ]
 Truth = Literal["True", "False", "Unknown"]
-PodState = Literal["Waiting", "Starting", "Ready", "NotReady", "Stopping", "Succeeded", "Failed", "Missing"]
+PodState = Literal["Waiting", "Starting", "Ready", "Stopping", "Succeeded", "Failed", "Missing"]
 
 
 class StatusPart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -33,8 +33,16 @@ class ObjectSeen(Struct, frozen=True, kw_only=True):
 
     uid: str
     resource_version: str
+    created_at: datetime
     fingerprint: str = ""  # the value of FINGERPRINT_ANNOTATION
     is_terminating: bool = False
+
+
+class Refusal(Struct, frozen=True, kw_only=True):
+    """The API server's own words about a manifest it would not take. Permanent: the same manifest cannot succeed."""
+
+    message: str
+    is_permanent: bool
 
 
 class Probe(Struct, Generic[Answer], frozen=True, kw_only=True):
@@ -70,12 +78,15 @@ class Observed(Struct, frozen=True, kw_only=True):
     Only what carries this run's uid in UID_LABEL belongs in here: pods of an earlier run of the same name do not.
     The answers of the operator's own writes are in `pods` and `objects` at once; `pending` names writes whose outcome
     is not known (time-out, lost connection): nothing is decided about these objects until the watch has shown them.
+    `refused` holds the last answer to a Create or Apply that was refused (422: permanent; 403 such as a quota: not), as
+    long as the spec's generation is the same; retries with backoff are up to `cluster/`.
     """
 
     pods: tuple[Pod, ...] = ()
     objects: Mapping[ObjectKey, ObjectSeen] = field(default_factory=dict)
     probes: Probes = Probes()
     pending: frozenset[ObjectKey] = frozenset()
+    refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
 
 
 class Create(Struct, frozen=True, kw_only=True):
@@ -123,8 +134,8 @@ STALLED = "Stalled"  # Event.reason: clotho_stalls_total{cause=cause}
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to do now. Actions rest on the stored status alone, never on the new one: so the order in which actions
-    and status are written cannot matter, and a crash between any two writes is harmless.
+    """What to do now. Actions are carried out in order; the first that fails ends the pass. They rest on the
+    stored status alone, never on the new one: so a crash between any two writes is harmless.
 
     `status`, when not None, replaces the whole status (not a merge: what is absent must vanish), guarded by the run's
     resourceVersion. After a status write the run is planned again at once.

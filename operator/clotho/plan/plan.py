@@ -2,9 +2,27 @@
 
 from datetime import datetime
 
+import msgspec
+
+from clotho.api.status import TrainingRunStatus
 from clotho.api.training_run import TrainingRun, UnreadableRun
-from clotho.plan.model import Observed, Plan
+from clotho.api.validation import problems as spec_problems
+from clotho.plan.completion import complete, has_trained_enough, is_complete
+from clotho.plan.deadline import deadline_message, deadline_of
+from clotho.plan.health import Problem, live_phase, problems, stuck_check_time, waiting_message
+from clotho.plan.model import Action, Observed, Plan
+from clotho.plan.parts import parts_of
+from clotho.plan.refusal import plan_refusal, refuse
+from clotho.plan.restarts import Accounting, account_for_failures, replace_ended
 from clotho.plan.settings import PlanSettings
+from clotho.plan.situation import Decision, Situation, earliest, fail, sentence
+from clotho.plan.stall import Standstill, find_standstill, restart_guilty
+from clotho.plan.startup import make_missing, remove_surplus
+from clotho.plan.status import compose, phase_events, write_time
+from clotho.plan.stop import stop_in_order, tidy_up
+from clotho.plan.suspend import resumed
+from clotho.plan.ttl import delete_run, expiry_of
+from clotho.render.merge import TemplateError
 
 
 def plan(run: TrainingRun | UnreadableRun, observed: Observed, now: datetime, settings: PlanSettings) -> Plan:
@@ -12,5 +30,110 @@ def plan(run: TrainingRun | UnreadableRun, observed: Observed, now: datetime, se
 
     Once its actions and status are written and observed, a second call plans nothing but a time to look again.
     """
-    del run, observed, now, settings
-    return Plan()
+    if run.metadata.is_being_deleted:
+        return Plan()
+    if isinstance(run, UnreadableRun):
+        return plan_refusal(run, now)
+    situation = Situation(
+        run=resumed(run),
+        stored=run.status,
+        observed=observed,
+        parts=parts_of(run, observed),
+        now=now,
+        settings=settings,
+    )
+    decision = decide(situation)
+    return _with_status(situation, decision, compose(situation, decision))
+
+
+def decide(situation: Situation) -> Decision:
+    run = situation.run
+    if run.status.is_finished:
+        return _after_the_end(situation)
+    if is_complete(situation):
+        return complete(situation)
+    if run.spec.stop or run.spec.suspend:
+        return stop_in_order(situation)
+    if wrong := spec_problems(run.metadata.name, run.spec):
+        return refuse(situation, "; ".join(wrong))
+    deadline = deadline_of(run)
+    if deadline is not None and deadline <= situation.now:
+        return fail(situation, "DeadlineExceeded", deadline_message(run))
+    accounting = account_for_failures(situation)
+    if accounting.give_up:
+        return fail(situation, accounting.give_up.reason, sentence(accounting.give_up.explanation), accounting.parts)
+    return _keep_running(situation, accounting, deadline)
+
+
+def _keep_running(situation: Situation, accounting: Accounting, deadline: datetime | None) -> Decision:
+    wrong = next(problems(situation), None)
+    if wrong is not None and wrong.is_permanent:
+        return fail(situation, wrong.reason, wrong.message)
+    standstill = find_standstill(msgspec.structs.replace(situation, parts=accounting.parts))
+    if standstill.give_up:
+        explanation = f"{standstill.message} {sentence(standstill.give_up.explanation)}"
+        return fail(situation, standstill.give_up.reason, explanation)
+    try:
+        replaced, retry_at = replace_ended(situation)
+        actions = (*replaced, *restart_guilty(situation), *remove_surplus(situation), *make_missing(situation))
+    except TemplateError as error:
+        return refuse(situation, str(error))
+    phase = live_phase(situation)
+    decision = Decision(
+        phase=phase,
+        reason=phase,
+        message="",
+        parts=standstill.parts,
+        actions=_each_object_once(actions),
+        notices=(*accounting.notices, *standstill.notices),
+        stall=standstill.stall,
+        is_stuck=standstill.stall is not None,
+        wake_at=earliest([deadline, retry_at, standstill.check_at, stuck_check_time(situation)]),
+    )
+    reason, message = _words(situation, decision, standstill, wrong)
+    return msgspec.structs.replace(decision, reason=reason, message=message)
+
+
+def _words(situation: Situation, decision: Decision, standstill: Standstill, wrong: Problem | None) -> tuple[str, str]:
+    if standstill.stall is not None:
+        return standstill.stall.cause, standstill.message
+    if wrong is not None:
+        return wrong.reason, wrong.message
+    if has_trained_enough(situation):
+        return "Finishing", "The last step is done; waiting for the final checkpoint."
+    if decision.phase == "Running" and all(part.is_ready for part in decision.parts):
+        return "Running", "Everything is ready."
+    return decision.phase, waiting_message(decision.parts)
+
+
+def _each_object_once(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """A pod can be due for more than one reason."""
+    return tuple({action.key: action for action in reversed(actions)}.values())[::-1]
+
+
+def _after_the_end(situation: Situation) -> Decision:
+    run, status = situation.run, situation.run.status
+    expiry = expiry_of(run)
+    is_expired = expiry is not None and expiry <= situation.now
+    tidying, look_again = tidy_up(situation)
+    return Decision(
+        phase=status.phase,
+        reason=status.phase,
+        message=status.message,
+        parts=situation.parts,
+        actions=(delete_run(run),) if is_expired else tidying,
+        wake_at=None if is_expired else earliest([expiry, look_again]),
+    )
+
+
+def _with_status(situation: Situation, decision: Decision, status: TrainingRunStatus) -> Plan:
+    actions = tuple(action for action in decision.actions if action.key not in situation.observed.pending)
+    due = write_time(situation, status)
+    if due is None or due > situation.now:
+        return Plan(actions=actions, wake_at=earliest([decision.wake_at, due]))
+    return Plan(
+        actions=actions,
+        status=msgspec.structs.replace(status, written_at=situation.moment),
+        events=(*decision.notices, *phase_events(situation.stored, status)),
+        wake_at=decision.wake_at,
+    )

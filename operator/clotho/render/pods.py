@@ -223,7 +223,6 @@ def _lawful(container: Manifest, default_image: str, settings: RenderSettings, p
     return {
         "image": default_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
         **container,
         **merge({"securityContext": CONTAINER_SECURITY}, given, f"{path}.{container['name']}"),
     }

@@ -1,0 +1,100 @@
+"""Why a pod ended: whose fault it was, and whether trying again can help."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from clotho.plan.parts import Part
+from clotho.plan.pods import ContainerStatus, Pod, Terminated
+from clotho_contract import termination
+
+_DISRUPTIONS: Final = {
+    "PreemptionByScheduler": "Preempted",
+    "DeletionByTaintManager": "NodeLost",
+    "DeletionByPodGC": "NodeLost",
+    "EvictionByEvictionAPI": "Evicted",
+    "TerminationByKubelet": "Evicted",
+}
+_INFRASTRUCTURE: Final = {
+    "Evicted": "Evicted",
+    "Preempting": "Preempted",
+    "NodeLost": "NodeLost",
+    "NodeShutdown": "NodeLost",
+    "Shutdown": "NodeLost",
+    "Terminated": "NodeLost",
+    "NodeAffinity": "NotAdmitted",
+    "UnexpectedAdmissionError": "NotAdmitted",
+}
+_PERMANENT: Final = frozenset({"InvalidConfig"})
+_OF_OTHERS: Final = frozenset({"DependencyUnavailable"})
+_MESSAGE_LIMIT: Final = 500
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    pod: Pod
+    reason: str  # from a bounded vocabulary: it is a metric's label
+    explanation: str  # without a full stop
+    exit_code: int | None = None
+    is_permanent: bool = False
+    is_infrastructure: bool = False
+
+
+def classify(part: Part, pod: Pod) -> Failure:
+    """Only for a pod that has ended before the run was done; nobody asked it to."""
+    if lost := _infrastructure_reason(pod):
+        detail = f": {_clip(pod.status.message)}" if pod.status.message else ""
+        node = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
+        explanation = f"{part.title} was lost{node} ({lost}){detail}"
+        return Failure(pod=pod, reason=lost, explanation=explanation, is_infrastructure=True)
+    ended = _guilty_container(pod)
+    if ended is None:
+        detail = _clip(pod.status.message) or pod.status.reason or "no container status"
+        return Failure(pod=pod, reason="Error", explanation=f"{part.title} failed: {detail}")
+    container, state = ended
+    return _from_exit(part, pod, container, state)
+
+
+def _from_exit(part: Part, pod: Pod, container: ContainerStatus, state: Terminated) -> Failure:
+    words = termination.decode(state.message) if state.message else None
+    if state.reason == "OOMKilled":
+        explanation = f"{part.title} ran out of memory and was killed (OOMKilled)"
+        return Failure(pod=pod, reason="OOMKilled", explanation=explanation, exit_code=state.exit_code)
+    where = "" if container.name == "main" else f" (container {container.name})"
+    step = f" at step {words.step}" if words and words.step is not None else ""
+    if state.exit_code == 0:
+        explanation = f"{part.title}{where} ended{step} before the run was done (exit code 0)"
+        return Failure(pod=pod, reason="EndedEarly", explanation=explanation, exit_code=0)
+    if words is None:
+        code = f"exit code {state.exit_code}" + (f", signal {state.signal}" if state.signal else "")
+        said = f": {_clip(state.message)}" if state.message else ""
+        explanation = f"{part.title}{where} failed ({code}){said}"
+        return Failure(pod=pod, reason="Error", explanation=explanation, exit_code=state.exit_code)
+    return Failure(
+        pod=pod,
+        reason=words.reason,
+        explanation=f"{part.title}{where} failed{step} ({words.reason}): {_clip(words.message).rstrip('.')}",
+        exit_code=state.exit_code,
+        is_permanent=words.reason in _PERMANENT,
+        is_infrastructure=words.reason in _OF_OTHERS,
+    )
+
+
+def _infrastructure_reason(pod: Pod) -> str:
+    target = pod.condition("DisruptionTarget")
+    if target is not None and target.status == "True":
+        return _DISRUPTIONS.get(target.reason, "Evicted")
+    if pod.status.reason.startswith("OutOf"):  # the node had no room after all: OutOfcpu, OutOfnvidia.com/gpu, ...
+        return "NotAdmitted"
+    return _INFRASTRUCTURE.get(pod.status.reason, "")
+
+
+def _guilty_container(pod: Pod) -> tuple[ContainerStatus, Terminated] | None:
+    """The first that failed; when all went well, the last one to end."""
+    ended = [(each, each.state.terminated) for each in pod.containers if each.state.terminated is not None]
+    failed = [(each, state) for each, state in ended if state.exit_code != 0]
+    return next(iter(failed or reversed(ended)), None)
+
+
+def _clip(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MESSAGE_LIMIT else text[: _MESSAGE_LIMIT - 1] + "…"

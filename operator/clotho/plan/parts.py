@@ -1,0 +1,95 @@
+"""A run seen as its parts: the API server, the trainer and each environment, with their pods and their record."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from msgspec import Struct
+
+from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
+from clotho.api.status import ComponentStatus, Retry
+from clotho.api.training_run import TrainingRun
+from clotho.plan.model import Observed
+from clotho.plan.pods import Pod
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    component: Component
+    name: str  # api-server, trainer, or the environment's name
+    replicas: int
+    pods: tuple[Pod, ...]
+    record: ComponentStatus  # as stored; a policy answers with a copy that says more
+
+    @property
+    def title(self) -> str:
+        if self.component == ENVIRONMENT:
+            return f"environment {self.name}"
+        return "the API server" if self.component == API_SERVER else "the trainer"
+
+    @property
+    def surplus(self) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.pods if pod.index >= self.replicas)
+
+    @property
+    def ready(self) -> int:
+        return sum(pod.is_ready for pod in self.pods if pod.index < self.replicas)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready >= self.replicas
+
+    @property
+    def is_alive(self) -> bool:
+        """Somebody is at work, ready or not."""
+        return self.replicas == 0 or any(pod.is_running for pod in self.pods)
+
+    def retry_of(self, pod: Pod) -> Retry | None:
+        return next((retry for retry in self.record.retries if retry.uid == pod.uid), None)
+
+    def with_record(self, **changes: object) -> "Part":
+        return msgspec.structs.replace(self, record=msgspec.structs.replace(self.record, **changes))
+
+
+class Parts(Struct, frozen=True, kw_only=True):
+    api_server: Part
+    trainer: Part
+    environments: tuple[Part, ...]
+
+    def __iter__(self) -> Iterator[Part]:
+        """In the order in which they depend on each other; a stop goes the other way round."""
+        yield self.api_server
+        yield self.trainer
+        yield from self.environments
+
+    def replace(self, changed: Iterable[Part]) -> "Parts":
+        by_name = {(part.component, part.name): part for part in changed}
+        return Parts(
+            api_server=by_name.get((API_SERVER, API_SERVER), self.api_server),
+            trainer=by_name.get((TRAINER, TRAINER), self.trainer),
+            environments=tuple(by_name.get((ENVIRONMENT, part.name), part) for part in self.environments),
+        )
+
+
+def parts_of(run: TrainingRun, observed: Observed) -> Parts:
+    stored = run.status.components
+    environments = {record.name: record for record in stored.environments} if stored else {}
+    grouped: dict[tuple[str, str], list[Pod]] = {}
+    for pod in observed.pods:
+        grouped.setdefault((pod.component, pod.environment), []).append(pod)
+
+    def part(component: Component, name: str, environment: str, replicas: int, record: ComponentStatus | None) -> Part:
+        pods = tuple(sorted(grouped.get((component, environment), ()), key=lambda pod: pod.index))
+        seen = {pod.uid for pod in pods}
+        record = record or ComponentStatus(name=name, state="Missing")
+        waiting = tuple(retry for retry in record.retries if retry.uid in seen)
+        if waiting != record.retries:
+            record = msgspec.structs.replace(record, retries=waiting)
+        return Part(component=component, name=name, replicas=replicas, pods=pods, record=record)
+
+    return Parts(
+        api_server=part(API_SERVER, API_SERVER, "", 1, stored.api_server if stored else None),
+        trainer=part(TRAINER, TRAINER, "", 1, stored.trainer if stored else None),
+        environments=tuple(
+            part(ENVIRONMENT, each.name, each.name, each.replicas, environments.get(each.name))
+            for each in run.spec.environments
+        ),
+    )

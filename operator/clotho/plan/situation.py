@@ -1,0 +1,71 @@
+"""Everything that the policies look at, gathered once, and the shape of what they decide."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from clotho.api.status import Phase, StallStatus, TrainingRunStatus
+from clotho.api.training_run import TrainingRun
+from clotho.plan.model import Action, Event, Observed
+from clotho.plan.parts import Parts
+from clotho.plan.pods import Pod
+from clotho.plan.settings import PlanSettings
+from clotho_contract.progress import Progress
+
+
+class Situation(Struct, frozen=True, kw_only=True):
+    run: TrainingRun  # its status as policies should see it: see suspend.py
+    stored: TrainingRunStatus  # its status as it stands in the cluster
+    observed: Observed
+    parts: Parts
+    now: datetime
+    settings: PlanSettings
+
+    @property
+    def moment(self) -> datetime:
+        """`now` in whole seconds, as it is written into a status."""
+        return self.now.replace(microsecond=0)
+
+    @property
+    def trainer_pod(self) -> Pod | None:
+        return self.parts.trainer.pods[0] if self.parts.trainer.pods else None
+
+    @property
+    def progress(self) -> Progress | None:
+        """The present trainer's last answer; what an earlier one said does not count."""
+        probe, pod = self.observed.probes.trainer, self.trainer_pod
+        return probe.answer if probe is not None and pod is not None and probe.pod_uid == pod.uid else None
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What a policy wants: the status is composed from it, the actions are carried out as they are."""
+
+    phase: Phase
+    reason: str  # CamelCase, for the conditions
+    message: str  # a sentence for people
+    parts: Parts
+    actions: tuple[Action, ...] = ()
+    notices: tuple[Event, ...] = ()
+    is_stuck: bool = False  # nothing will move without help: kstatus' Stalled
+    is_refused: bool = False
+    stall: StallStatus | None = None
+    wake_at: datetime | None = None
+
+
+def fail(situation: Situation, reason: str, message: str, parts: Parts | None = None) -> Decision:
+    return Decision(phase="Failed", reason=reason, message=message, is_stuck=True, parts=parts or situation.parts)
+
+
+def earliest(times: Iterable[datetime | None]) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def later(start: datetime, seconds: float) -> datetime:
+    return start + timedelta(seconds=seconds)
+
+
+def sentence(text: str) -> str:
+    """Capital letter and full stop, whatever other people's words look like."""
+    text = " ".join(text.split())
+    return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")

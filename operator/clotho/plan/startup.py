@@ -1,0 +1,98 @@
+"""Everything that a live run needs and that is not there is made, all at once; the pods wait inside for each other."""
+
+from collections.abc import Callable, Iterator
+
+from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER
+from clotho.plan.completion import has_trained_enough
+from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey
+from clotho.plan.parts import Part
+from clotho.plan.restarts import delete_pod
+from clotho.plan.situation import Situation
+from clotho.render import objects, pods
+from clotho.render.config import fingerprint, run_config
+from clotho.render.names import base_name, claim_name, pod_name
+
+
+def make_missing(situation: Situation) -> tuple[Action, ...]:
+    """The wall before the pods behind it, the config before those who read it."""
+    return (*_objects(situation), *_pods(situation))
+
+
+def _objects(situation: Situation) -> Iterator[Action]:
+    run, settings = situation.run, situation.settings.render
+    base = base_name(run.metadata)
+    config = run_config(run, settings.cluster_domain)
+    secret = ObjectKey("Secret", base)
+    if _is_absent(situation, secret):
+        yield Create(key=secret, manifest=objects.secret(run, config), random_keys=objects.RANDOM_KEYS)
+    elif _differs(situation, secret, fingerprint(config)):  # training.steps was raised: the trainer re-reads the file
+        yield Apply(key=secret, manifest=objects.secret(run, config))
+    makers: list[tuple[Kind, Callable[..., Manifest]]] = [
+        ("NetworkPolicy", objects.network_policy),
+        ("Service", objects.service),
+    ]
+    if run.spec.trainer.disruption_budget:
+        makers.append(("PodDisruptionBudget", objects.disruption_budget))
+    for kind, make in makers:
+        key = ObjectKey(kind, base)
+        if _is_absent(situation, key) or _differs(situation, key, objects.REVISION):
+            yield Apply(key=key, manifest=make(run))
+    yield from _claims(situation)
+
+
+def _claims(situation: Situation) -> Iterator[Create]:
+    run = situation.run
+    if run.spec.storage.ephemeral:
+        return
+    for component in (API_SERVER, TRAINER):
+        key = ObjectKey("PersistentVolumeClaim", claim_name(run.metadata, component))
+        is_brought_along = component == TRAINER and run.spec.storage.claim_name
+        if not is_brought_along and _is_absent(situation, key):
+            yield Create(key=key, manifest=objects.claim(run, component))
+
+
+def _pods(situation: Situation) -> Iterator[Create]:
+    for part in situation.parts:
+        if part.component == ENVIRONMENT and has_trained_enough(situation):
+            continue
+        taken = {pod.index for pod in part.pods}
+        for index in range(part.replicas):
+            environment = part.name if part.component == ENVIRONMENT else ""
+            key = ObjectKey("Pod", pod_name(situation.run.metadata, part.component, environment, index))
+            if index not in taken and key not in situation.observed.pending:
+                yield Create(key=key, manifest=_render(situation, part, index))
+
+
+def _render(situation: Situation, part: Part, index: int) -> Manifest:
+    run, settings = situation.run, situation.settings.render
+    if part.component == API_SERVER:
+        return pods.api_server_pod(run, settings)
+    if part.component == TRAINER:
+        return pods.trainer_pod(run, settings, run.status.attempt + 1)
+    spec = next(each for each in run.spec.environments if each.name == part.name)
+    return pods.environment_pod(run, spec, index, settings)
+
+
+def remove_surplus(situation: Situation) -> tuple[Delete, ...]:
+    """Replicas beyond those asked for, and pods whose tokens are void because their Secret was made anew."""
+    secret = situation.observed.objects.get(ObjectKey("Secret", base_name(situation.run.metadata)))
+    return tuple(
+        delete_pod(pod)
+        for part in situation.parts
+        for pod in part.pods
+        if not pod.is_terminating
+        and (
+            pod.index >= part.replicas
+            or (secret is not None and (pod.metadata.creation_timestamp or secret.created_at) < secret.created_at)
+        )
+    )
+
+
+def _is_absent(situation: Situation, key: ObjectKey) -> bool:
+    return key not in situation.observed.objects and key not in situation.observed.pending
+
+
+def _differs(situation: Situation, key: ObjectKey, fingerprint: str) -> bool:
+    seen = situation.observed.objects.get(key)
+    is_settled = seen is not None and not seen.is_terminating and key not in situation.observed.pending
+    return is_settled and seen is not None and seen.fingerprint != fingerprint

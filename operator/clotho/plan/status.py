@@ -1,0 +1,203 @@
+"""The status that a decision amounts to: kstatus-correct conditions, and no write that nobody would miss."""
+
+from datetime import datetime
+
+import msgspec
+
+from clotho.api.names import Component
+from clotho.api.status import (
+    FINISHED_PHASES,
+    Components,
+    ComponentStatus,
+    Condition,
+    ConditionType,
+    RunProgress,
+    TrainingRunStatus,
+    Truth,
+)
+from clotho.plan import progress as reported
+from clotho.plan.health import part_state
+from clotho.plan.model import Event
+from clotho.plan.parts import Part
+from clotho.plan.situation import Decision, Situation, earliest, later
+
+_PART_CONDITIONS: dict[Component, ConditionType] = {
+    "api-server": "APIServerReady",
+    "trainer": "TrainerReady",
+    "environment": "EnvironmentsReady",
+}
+
+
+def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
+    run, before = situation.run, situation.run.status
+    if before.is_finished:
+        return _after_the_end(situation, decision)
+    progress, checkpoint = reported.run_progress(situation), reported.checkpoint(situation)
+    is_finished = decision.phase in FINISHED_PHASES
+    return TrainingRunStatus(
+        phase=decision.phase,
+        observed_generation=run.metadata.generation,
+        message=_message(decision, progress),
+        conditions=_conditions(situation, decision),
+        progress=progress,
+        history=reported.history(situation),
+        components=_components(decision),
+        attempt=max([before.attempt, *(pod.attempt for pod in decision.parts.trainer.pods)]),
+        restarts=sum(part.record.restarts for part in decision.parts),
+        checkpoint=checkpoint,
+        stall=decision.stall,
+        results=reported.results(situation, progress, checkpoint) if is_finished else None,
+        wandb_url=reported.wandb_url(situation),
+        start_time=before.start_time or _first_pod_time(situation),
+        running_time=before.running_time or (situation.moment if decision.phase == "Running" else None),
+        completion_time=situation.moment if is_finished else None,
+        written_at=before.written_at,
+    )
+
+
+def _after_the_end(situation: Situation, decision: Decision) -> TrainingRunStatus:
+    """The verdict stands; only the pods may still change."""
+    pods = {found[0]: found for found in _part_conditions(decision)}
+    return msgspec.structs.replace(
+        situation.run.status,
+        observed_generation=situation.run.metadata.generation,
+        components=_components(decision),
+        conditions=tuple(
+            _condition(situation, *pods[each.type]) if each.type in pods else each
+            for each in situation.run.status.conditions
+        ),
+    )
+
+
+def _message(decision: Decision, progress: RunProgress | None) -> str:
+    if decision.reason != "Running" or progress is None:
+        return decision.message
+    return f"Training: step {progress.step} of {progress.total_steps} is done."
+
+
+def _components(decision: Decision) -> Components:
+    parts = decision.parts
+    return Components(
+        api_server=_component(parts.api_server),
+        trainer=_component(parts.trainer),
+        environments=tuple(_component(part) for part in parts.environments),
+    )
+
+
+def _component(part: Part) -> ComponentStatus:
+    return msgspec.structs.replace(
+        part.record,
+        state=part_state(part),
+        replicas=part.replicas,
+        ready=part.ready,
+        pod=part.pods[0].name if part.pods else "",
+    )
+
+
+def _first_pod_time(situation: Situation) -> datetime | None:
+    return earliest(pod.metadata.creation_timestamp for part in situation.parts for pod in part.pods)
+
+
+def _conditions(situation: Situation, decision: Decision) -> tuple[Condition, ...]:
+    """kstatus: Reconciling and Stalled are only there when True; Ready is absent where rest is what was asked for."""
+    phase, reason, message = decision.phase, decision.reason, decision.message
+    wanted: list[tuple[ConditionType, Truth, str, str]] = [
+        ("Accepted", "False", "Invalid", message) if decision.is_refused else ("Accepted", "True", "Valid", "")
+    ]
+    wanted += _part_conditions(decision)
+    if phase not in ("Stopped", "Suspended"):
+        is_up = phase == "Completed" or (phase == "Running" and all(part.is_ready for part in decision.parts))
+        is_ready = is_up and not decision.is_stuck
+        wanted.append(("Ready", "True" if is_ready else "False", reason, message))
+        if not is_ready and not decision.is_stuck and phase != "Failed":
+            wanted.append(("Reconciling", "True", reason, message))
+    if decision.is_stuck:
+        wanted.append(("Stalled", "True", reason, message))
+    if phase in FINISHED_PHASES:
+        wanted.append(("Succeeded", "True" if phase == "Completed" else "False", reason, message))
+    return tuple(_condition(situation, *each) for each in wanted)
+
+
+def _part_conditions(decision: Decision) -> list[tuple[ConditionType, Truth, str, str]]:
+    found: list[tuple[ConditionType, Truth, str, str]] = []
+    for component, kind in _PART_CONDITIONS.items():
+        parts = [part for part in decision.parts if part.component == component]
+        behind = next((part for part in parts if not part.is_ready), None)
+        if behind is None:
+            found.append((kind, "True", "Ready", ""))
+        else:
+            count = f"{behind.ready} of {behind.replicas} pods are ready" if behind.replicas > 1 else ""
+            found.append((kind, "False", part_state(behind), count))
+    return found
+
+
+def _condition(situation: Situation, kind: ConditionType, truth: Truth, reason: str, message: str) -> Condition:
+    before = situation.stored.condition(kind)
+    is_same = before is not None and before.status == truth
+    return Condition(
+        type=kind,
+        status=truth,
+        reason=reason,
+        message=message,
+        last_transition_time=before.last_transition_time if before and is_same else situation.moment,
+        observed_generation=situation.run.metadata.generation,
+    )
+
+
+def write_time(situation: Situation, new: TrainingRunStatus) -> datetime | None:
+    """When `new` should replace the stored status: at once if it matters, later if it can wait, None for never."""
+    old, settings = situation.stored, situation.settings
+    if _without_numbers(new) == _without_numbers(old):
+        if _numbers(new) == _numbers(old):
+            return None
+        return later(old.written_at or situation.now, settings.progress_interval_seconds)
+    if _can_wait(old, new):
+        written = old.written_at or situation.run.metadata.creation_timestamp or situation.now
+        return later(written, settings.settle_seconds)
+    return situation.now
+
+
+def _can_wait(old: TrainingRunStatus, new: TrainingRunStatus) -> bool:
+    """The first sign of life, and small changes inside a phase: all parts get ready within a moment or two."""
+    if old.observed_generation == -1:
+        return new.phase in ("Pending", "Starting") and not new.restarts and new.condition("Stalled") is None
+    return _essence(old) == _essence(new)
+
+
+def _essence(status: TrainingRunStatus) -> tuple[object, ...]:
+    stalled = status.condition("Stalled")
+    return (
+        status.phase,
+        status.observed_generation,
+        status.restarts,
+        status.attempt,
+        status.stall,
+        stalled and stalled.reason,
+        status.results,
+        [record.failures for record in _records(status)],
+        [record.retries for record in _records(status) if record.retries],
+    )
+
+
+def _records(status: TrainingRunStatus) -> tuple[ComponentStatus, ...]:
+    parts = status.components
+    if parts is None:
+        return ()
+    return tuple(part for part in (parts.api_server, parts.trainer, *parts.environments) if part is not None)
+
+
+def _numbers(status: TrainingRunStatus) -> tuple[object, ...]:
+    return (status.progress, status.history, status.checkpoint, status.wandb_url)
+
+
+def _without_numbers(status: TrainingRunStatus) -> TrainingRunStatus:
+    message = "" if status.message.startswith("Training: ") else status.message
+    return msgspec.structs.replace(
+        status, progress=None, history=(), checkpoint=None, wandb_url="", message=message, written_at=None
+    )
+
+
+def phase_events(old: TrainingRunStatus, new: TrainingRunStatus) -> tuple[Event, ...]:
+    if new.phase in (old.phase, "Pending"):
+        return ()
+    return (Event(type="Warning" if new.phase == "Failed" else "Normal", reason=new.phase, message=new.message),)
