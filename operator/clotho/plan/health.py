@@ -43,8 +43,11 @@ def pod_state(pod: Pod) -> PodState:
 
 def part_state(part: Part) -> PodState:
     """Of several pods, the one furthest from ready."""
-    states = {pod_state(pod) for pod in part.pods if pod.index < part.replicas}
-    if sum(pod.index < part.replicas for pod in part.pods) < part.replicas:
+    if part.is_ready:
+        return "Ready"
+    wanted = [pod for pod in part.pods if pod.index < part.replicas]
+    states = {pod_state(pod) for pod in wanted}
+    if len(wanted) < part.replicas:
         states.add("Missing")
     return next((state for state in _ORDER if state in states), "Ready")
 

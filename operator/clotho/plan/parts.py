@@ -1,6 +1,7 @@
 """A run seen as its parts: the API server, the trainer and each environment, with their pods and their record."""
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +18,8 @@ class Part(Struct, frozen=True, kw_only=True):
     name: str  # api-server, trainer, or the environment's name
     replicas: int
     pods: tuple[Pod, ...]
+    ready: int  # how many of the pods asked for are ready
+    is_alive: bool  # somebody is at work, ready or not
     record: ComponentStatus  # as stored; a policy answers with a copy that says more
 
     @property
@@ -26,21 +29,8 @@ class Part(Struct, frozen=True, kw_only=True):
         return "the API server" if self.component == API_SERVER else "the trainer"
 
     @property
-    def surplus(self) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.pods if pod.index >= self.replicas)
-
-    @property
-    def ready(self) -> int:
-        return sum(pod.is_ready for pod in self.pods if pod.index < self.replicas)
-
-    @property
     def is_ready(self) -> bool:
         return self.ready >= self.replicas
-
-    @property
-    def is_alive(self) -> bool:
-        """Somebody is at work, ready or not."""
-        return self.replicas == 0 or any(pod.is_running for pod in self.pods)
 
     def retry_of(self, pod: Pod) -> Retry | None:
         return next((retry for retry in self.record.retries if retry.uid == pod.uid), None)
@@ -77,13 +67,21 @@ def parts_of(run: TrainingRun, observed: Observed) -> Parts:
         grouped.setdefault((pod.component, pod.environment), []).append(pod)
 
     def part(component: Component, name: str, environment: str, replicas: int, record: ComponentStatus | None) -> Part:
-        pods = tuple(sorted(grouped.get((component, environment), ()), key=lambda pod: pod.index))
+        pods = tuple(sorted(grouped.get((component, environment), ()), key=attrgetter("index")))
         seen = {pod.uid for pod in pods}
         record = record or ComponentStatus(name=name, state="Missing")
         waiting = tuple(retry for retry in record.retries if retry.uid in seen)
         if waiting != record.retries:
             record = msgspec.structs.replace(record, retries=waiting)
-        return Part(component=component, name=name, replicas=replicas, pods=pods, record=record)
+        return Part(
+            component=component,
+            name=name,
+            replicas=replicas,
+            pods=pods,
+            ready=sum(pod.is_ready for pod in pods if pod.index < replicas),
+            is_alive=replicas == 0 or any(pod.is_running for pod in pods),
+            record=record,
+        )
 
     return Parts(
         api_server=part(API_SERVER, API_SERVER, "", 1, stored.api_server if stored else None),

@@ -111,7 +111,8 @@ class Pod(Struct, frozen=True, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
-        return self.is_running and any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+        found = self.condition("Ready") if self.is_running else None
+        return found is not None and found.status == "True"
 
     @property
     def containers(self) -> tuple[ContainerStatus, ...]:
@@ -119,7 +120,10 @@ class Pod(Struct, frozen=True, kw_only=True):
         return self.status.init_container_statuses + self.status.container_statuses
 
     def condition(self, kind: str) -> PodCondition | None:
-        return next((c for c in self.status.conditions if c.type == kind), None)
+        for found in self.status.conditions:
+            if found.type == kind:
+                return found
+        return None
 
 
 def parse_pod(body: Mapping[str, Any]) -> Pod:
