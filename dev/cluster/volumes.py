@@ -24,11 +24,17 @@ def recycle(kubectl: Kubectl, folder: Path) -> None:
         for line in watch.stdout or []:
             name, phase = line.split()
             if phase == "Released":
-                kubectl.run("delete", "persistentvolume", name)
-                kubectl.apply(volume(name, _empty(folder / name)))
+                _empty(folder / name)
+                forget = '[{"op": "remove", "path": "/spec/claimRef"}]'
+                kubectl.run("patch", "persistentvolume", name, "--type=json", f"--patch={forget}")
 
 
 def _empty(path: Path) -> Path:
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
+    """The folder itself stays: a volume that is still being unmounted keeps pointing at it."""
+    path.mkdir(parents=True, exist_ok=True)
+    for entry in path.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
     return path

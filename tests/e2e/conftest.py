@@ -1,0 +1,43 @@
+"""The node profile of the embedded cluster for the whole session: one that runs already is used and left running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.embedded import kubectl_for
+from cluster.kubectl import Kubectl
+from cluster.target import Embedded
+from namespaces import fresh_namespace
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Iterator[Embedded]:
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("a real node needs root on Linux")
+    target = Embedded()
+    was_running = target.folder.daemon() is not None
+    target.up()
+    yield target
+    if not was_running:
+        target.down()
+
+
+@pytest.fixture(scope="session")
+def python_image(embedded: Embedded) -> str:
+    """An image with Python in it, for the pods that tests look through."""
+    return embedded.provide_images(["environment"])["environment"]
+
+
+@pytest.fixture(scope="session")
+def kubectl(embedded: Embedded) -> Kubectl:
+    return kubectl_for(embedded.folder)
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl) -> Iterator[str]:
+    with fresh_namespace(kubectl) as name:
+        yield name
