@@ -15,6 +15,7 @@ SMALL: Final = 1024**2  # everything but scored data
 PATIENCE_SECONDS: Final = 30.0  # for the first byte and between any two
 LEAST_BYTES_PER_SECOND: Final = 64 * 1024
 _GZIP: Final = 16 + zlib.MAX_WBITS
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 class Budget:
@@ -82,6 +83,8 @@ def is_gzip(request: web.Request) -> bool:
 
 def expanded_length(compressed: bytes) -> int:
     """What a gzip body says of itself in its last four bytes; `expand` holds it to that."""
+    if compressed[:2] != _GZIP_MAGIC:
+        raise RefusalError("Invalid gzip payload")
     return int.from_bytes(compressed[-4:], "little")
 
 

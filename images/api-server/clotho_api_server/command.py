@@ -131,13 +131,9 @@ def claim(folder: Path) -> IO[str]:
     return lock
 
 
-async def serve(options: Options, settings: ServiceSettings, access: Access) -> int:
-    """Until a signal asks to stop. Returns the step the run had reached."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    app = create_app(options.data, settings, access)
-    runner = web.AppRunner(
+def runner_of(app: web.Application) -> web.AppRunner:
+    """Bodies are expanded off the event loop, and a handler ends when its client goes away."""
+    return web.AppRunner(
         app,
         access_log=None,
         auto_decompress=False,
@@ -145,6 +141,15 @@ async def serve(options: Options, settings: ServiceSettings, access: Access) -> 
         keepalive_timeout=KEEP_ALIVE_SECONDS,
         shutdown_timeout=GRACE_SECONDS,
     )
+
+
+async def serve(options: Options, settings: ServiceSettings, access: Access) -> int:
+    """Until a signal asks to stop. Returns the step the run had reached."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    app = create_app(options.data, settings, access)
+    runner = runner_of(app)
     await runner.setup()
     try:
         await web.TCPSite(runner, options.host, options.port, backlog=1024).start()
