@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from clotho_contract.config import RunConfig
-from clotho_trainer.failures import TrainerFailure
+from clotho_trainer.failures import TrainerError
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
-class LeaseLost(Exception):
+class LeaseLostError(Exception):
     """The server no longer knows the lease: it has expired, and the batch will be delivered again."""
 
 
@@ -75,7 +75,7 @@ class ApiServer:
         try:
             return msgspec.json.decode(body, type=Lease)
         except msgspec.MsgspecError as error:
-            raise TrainerFailure(
+            raise TrainerError(
                 "DependencyUnavailable", f"{self._base_url}/lease answered something else than a lease: {error}"
             ) from error
 
@@ -83,7 +83,7 @@ class ApiServer:
         await self._request("POST", f"/lease/{lease_id}/ack", {"step": step})
 
     async def release(self, lease_id: str) -> None:
-        with suppress(LeaseLost):
+        with suppress(LeaseLostError):
             await self._request("POST", f"/lease/{lease_id}/release", {})
 
     async def checkpointed(self, step: int) -> None:
@@ -105,7 +105,7 @@ class ApiServer:
             await asyncio.sleep(lease.expires_in / 3)
             try:
                 await self._request("POST", f"/lease/{lease.lease_id}/renew", {})
-            except (LeaseLost, TrainerFailure) as error:
+            except (LeaseLostError, TrainerError) as error:
                 log.warning("the lease could not be renewed: %s", error)
                 return
 
@@ -126,10 +126,10 @@ class ApiServer:
             if response.status in _BUSY:
                 raise TransientError(f"{response.status} {detail}", _retry_after(response))
             if response.status in (401, 403):
-                raise TrainerFailure("Unauthorized", f"the API server at {self._base_url} refused the token: {detail}")
+                raise TrainerError("Unauthorized", f"the API server at {self._base_url} refused the token: {detail}")
             if response.status in (404, 409) and path.startswith("/lease/"):
-                raise LeaseLost(detail)
-            raise TrainerFailure("InvalidConfig", f"the API server refused {path}: {response.status} {detail}")
+                raise LeaseLostError(detail)
+            raise TrainerError("InvalidConfig", f"the API server refused {path}: {response.status} {detail}")
 
 
 class TransientError(Exception):
@@ -149,7 +149,7 @@ async def retried(attempt: Callable[[], Awaitable[Answer]], patience: float, wha
             reason = str(error) or type(error).__name__
             pause = getattr(error, "retry_after", None) or delay
         if loop.time() + pause > deadline:
-            raise TrainerFailure("DependencyUnavailable", f"no answer from {what} for {patience:.0f} s: {reason}")
+            raise TrainerError("DependencyUnavailable", f"no answer from {what} for {patience:.0f} s: {reason}")
         if not told:
             log.warning("waiting for %s: %s", what, reason)
             told = True

@@ -1,7 +1,7 @@
 """What the training loop needs of whatever does the optimising: this pod's GPU, or a remote service."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from clotho_trainer.batch import Batch, Rules
 from clotho_trainer.inference.engine import Engine
@@ -18,6 +18,13 @@ class Backend(Protocol):
     def vocabulary(self) -> int: ...
 
     @property
+    def context(self) -> int:
+        """The longest sequence, prompt included."""
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    @property
     def rules(self) -> Rules: ...
 
     @property
@@ -25,9 +32,6 @@ class Backend(Protocol):
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; the figures it yields."""
-
-    def skip(self) -> None:
-        """Count a step without changing the weights: its batch held nothing to learn from."""
 
     def save(self, folder: Path) -> None: ...
 

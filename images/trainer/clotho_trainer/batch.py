@@ -116,7 +116,7 @@ def make_row(group: Group, index: int, advantage: float, max_tokens: int) -> Row
 
 
 def micro_batches(rows: Iterable[Row], *, rows_each: int, tokens_each: int) -> list[list[Row]]:
-    """Rows of like length together, so that little is padded; at most `rows_each` of them, or `tokens_each` padded tokens."""
+    """Rows of like length together, so that little is padded: at most `rows_each`, or what `tokens_each` allows."""
     batches: list[list[Row]] = []
     longest = 0
     for row in sorted(rows, key=lambda row: row.length, reverse=True):

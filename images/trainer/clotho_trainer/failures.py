@@ -6,7 +6,7 @@ from clotho_contract.termination import Reason, Termination
 _PERMANENT_EXIT = 2
 
 
-class TrainerFailure(Exception):
+class TrainerError(Exception):
     """A failure whose cause is known: the message is for the person who started the run."""
 
     def __init__(self, reason: Reason, message: str) -> None:
@@ -21,7 +21,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def classify(error: BaseException, step: int | None) -> Termination:
-    if isinstance(error, TrainerFailure):
+    if isinstance(error, TrainerError):
         return Termination(reason=error.reason, message=error.message, step=step)
     if isinstance(error, ConfigError):
         return Termination(reason="InvalidConfig", message=str(error), step=step)

@@ -37,7 +37,7 @@ class Group(Struct, frozen=True):
         return self.generation_params.policy_version if self.generation_params else None
 
 
-class InvalidGroup(ValueError):
+class InvalidGroupError(ValueError):
     """The group cannot be trained on; the message says what is wrong with it."""
 
 
@@ -45,7 +45,7 @@ def decode(raw: bytes | msgspec.Raw, vocabulary: int) -> Group:
     try:
         group = msgspec.json.decode(raw, type=Group)
     except msgspec.MsgspecError as error:
-        raise InvalidGroup(str(error)) from error
+        raise InvalidGroupError(str(error)) from error
     check(group, vocabulary)
     return group
 
@@ -53,7 +53,7 @@ def decode(raw: bytes | msgspec.Raw, vocabulary: int) -> Group:
 def check(group: Group, vocabulary: int) -> None:
     size = len(group.tokens)
     if size == 0:
-        raise InvalidGroup("it has no sequences")
+        raise InvalidGroupError("it has no sequences")
     per_sequence: dict[str, list[Any] | None] = {
         "masks": group.masks,
         "scores": group.scores,
@@ -63,18 +63,18 @@ def check(group: Group, vocabulary: int) -> None:
     }
     for name, values in per_sequence.items():
         if values is not None and len(values) != size:
-            raise InvalidGroup(f"{name} has {len(values)} entries for {size} sequences")
+            raise InvalidGroupError(f"{name} has {len(values)} entries for {size} sequences")
     if not all(math.isfinite(score) for score in group.scores):
-        raise InvalidGroup("a score is not a finite number")
+        raise InvalidGroupError("a score is not a finite number")
     for index, tokens in enumerate(group.tokens):
         _check_sequence(group, index, tokens, vocabulary)
 
 
 def _check_sequence(group: Group, index: int, tokens: list[int], vocabulary: int) -> None:
     if len(tokens) < 2:
-        raise InvalidGroup(f"sequence {index} has {len(tokens)} tokens; a prompt and a completion need two")
+        raise InvalidGroupError(f"sequence {index} has {len(tokens)} tokens; a prompt and a completion need two")
     if min(tokens) < 0 or max(tokens) >= vocabulary:
-        raise InvalidGroup(
+        raise InvalidGroupError(
             f"sequence {index} has token ids outside 0..{vocabulary - 1}: it was made with another tokenizer"
         )
     per_token: dict[str, list[Any] | None] = {
@@ -84,8 +84,7 @@ def _check_sequence(group: Group, index: int, tokens: list[int], vocabulary: int
     }
     for name, values in per_token.items():
         if values is not None and len(values) != len(tokens):
-            raise InvalidGroup(f"{name}[{index}] has {len(values)} entries for {len(tokens)} tokens")
+            raise InvalidGroupError(f"{name}[{index}] has {len(values)} entries for {len(tokens)} tokens")
     numbers = [*(per_token["advantages"] or ()), *(per_token["inference_logprobs"] or ())]
     if not all(math.isfinite(number) for number in numbers):
-        raise InvalidGroup(f"sequence {index} has an advantage or log-probability that is not a finite number")
-
+        raise InvalidGroupError(f"sequence {index} has an advantage or log-probability that is not a finite number")

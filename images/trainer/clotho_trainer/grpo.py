@@ -10,9 +10,10 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import numpy as np
 import torch
-from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from datasets import Dataset  # type: ignore[import-untyped]
 from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad
 
 from clotho_contract.settings import Training, WorldModel
@@ -24,13 +25,15 @@ _MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
 Inputs = dict[str, torch.Tensor]
 
 
-class GroupTrainer(GRPOTrainer):  # type: ignore[misc, unused-ignore]
+class GroupTrainer(GRPOTrainer):
     """GRPOTrainer without its sampling: rows come in, the loss comes out.
 
     Of TRL's private parts it relies on `_compute_loss`, `_get_per_token_logps_and_entropies` and `_metrics`; a
     contract test watches them.
     """
 
+    model: Any
+    args: Any
     world_model: WorldModel = WorldModel()
     _inputs: Inputs
     _logprobs: torch.Tensor
@@ -73,7 +76,7 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc, unused-ignore]
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         self._inputs = inputs
-        loss: torch.Tensor = super()._compute_loss(model, inputs)
+        loss: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
         if self.world_model.coefficient:
             loss = loss + self.world_model.coefficient * self._world_model_loss(inputs)
         return loss
@@ -93,7 +96,9 @@ class GroupTrainer(GRPOTrainer):  # type: ignore[misc, unused-ignore]
         return loss / self.current_gradient_accumulation_steps
 
 
-def make_trainer(model: Any, tokenizer: Any, adapter: Any | None, training: Training, temperature: float) -> GroupTrainer:
+def make_trainer(
+    model: Any, tokenizer: Any, adapter: Any | None, training: Training, temperature: float
+) -> GroupTrainer:
     loss = training.loss
     high = loss.epsilon_high
     if high is None and loss.type == "cispo":
@@ -140,8 +145,10 @@ def make_trainer(model: Any, tokenizer: Any, adapter: Any | None, training: Trai
 def tensors(rows: Sequence[Row], padding: int, device: torch.device) -> Inputs:
     """Prompts padded on the left, completions on the right, as TRL wants them."""
 
-    def padded(arrays: list[Any], value: float, side: str) -> torch.Tensor:
-        stacked: torch.Tensor = pad([torch.from_numpy(array) for array in arrays], padding_value=value, padding_side=side)
+    def padded(arrays: list[Any], value: int, side: str) -> torch.Tensor:
+        stacked: torch.Tensor = pad(
+            [torch.from_numpy(array) for array in arrays], padding_value=value, padding_side=side
+        )
         return stacked.to(device)
 
     return {
@@ -150,12 +157,14 @@ def tensors(rows: Sequence[Row], padding: int, device: torch.device) -> Inputs:
         "completion_ids": padded([row.completion for row in rows], padding, "right"),
         "completion_mask": padded([row.counted.astype(np.int64) for row in rows], 0, "right"),
         "tool_mask": padded([row.trained.astype(np.int64) for row in rows], 1, "right"),
-        "advantages": padded([row.advantages for row in rows], 0.0, "right"),
-        "old_per_token_logps": padded([row.logprobs for row in rows], 0.0, "right"),
+        "advantages": padded([row.advantages for row in rows], 0, "right"),
+        "old_per_token_logps": padded([row.logprobs for row in rows], 0, "right"),
     }
 
 
-def share_of_batch(loss_type: str, rows: Sequence[Row], total_rows: int, total_tokens: int, micro_batches: int) -> float:
+def share_of_batch(
+    loss_type: str, rows: Sequence[Row], total_rows: int, total_tokens: int, micro_batches: int
+) -> float:
     """Undo TRL's assumption that micro-batches are equally large."""
     if loss_type in _MEAN_OVER_ROWS:
         return len(rows) * micro_batches / total_rows
@@ -165,5 +174,5 @@ def share_of_batch(loss_type: str, rows: Sequence[Row], total_rows: int, total_t
     return 1.0
 
 
-def _unused_reward(completions: list[Any], **_: Any) -> list[float]:
+def _unused_reward(completions: list[Any], **_: Any) -> list[float | None]:
     return [0.0] * len(completions)

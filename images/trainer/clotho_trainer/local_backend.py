@@ -13,7 +13,7 @@ import torch
 from clotho_contract.config import RunConfig
 from clotho_trainer import grpo, policy
 from clotho_trainer.batch import Batch, Row, Rules, micro_batches
-from clotho_trainer.failures import TrainerFailure
+from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.engine import Engine
 from clotho_trainer.live import LiveWeights
@@ -30,13 +30,14 @@ class LocalBackend:
         model = policy.load_model(config.model, tokenizer)
         adapter = policy.adapter_config(training.lora)
         if adapter is None and config.model.quantization != "none":
-            raise TrainerFailure("InvalidConfig", "model.quantization nf4 trains adapters only: set training.lora.rank")
+            raise TrainerError("InvalidConfig", "model.quantization nf4 trains adapters only: set training.lora.rank")
         if adapter is None and model.dtype != torch.float32:
             log.warning("full weights in %s lose small updates; model.dtype float32 keeps them", model.dtype)
         if adapter is not None and config.model.quantization == "nf4":
             from peft import prepare_model_for_kbit_training
 
-            model = prepare_model_for_kbit_training(model, training.gradient_checkpointing)
+            prepare: Any = prepare_model_for_kbit_training
+            model = prepare(model, training.gradient_checkpointing)
         self._end_tokens = policy.end_tokens(model, tokenizer)
         self._trainer = grpo.make_trainer(model, tokenizer, adapter, training, config.inference.temperature)
         self._training = training
@@ -56,10 +57,18 @@ class LocalBackend:
         return int(self._live.model.get_input_embeddings().num_embeddings)
 
     @property
+    def context(self) -> int:
+        return policy.context_length(self._live.model)
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._live.tokenizer
+
+    @property
     def rules(self) -> Rules:
         training = self._training
         return Rules(
-            max_tokens=min(training.max_tokens, policy.context_length(self._live.model)),
+            max_tokens=min(training.max_tokens, self.context),
             normalization=training.loss.normalize_advantages,
             mask_truncated=training.loss.mask_truncated,
             end_tokens=self._end_tokens,
@@ -80,7 +89,7 @@ class LocalBackend:
             norm = float(torch.nn.utils.clip_grad_norm_(trainable, self._training.max_grad_norm))
             if not math.isfinite(loss) or (not math.isfinite(norm) and not self._scaler.is_enabled()):
                 self._optimizer.zero_grad(set_to_none=True)
-                raise TrainerFailure(
+                raise TrainerError(
                     "NonFiniteLoss",
                     f"step {self.version + 1} has loss {loss} and gradient norm {norm}; the weights are as they were. "
                     "Lower training.learningRate, or train in bfloat16 or float32",
@@ -90,10 +99,6 @@ class LocalBackend:
             self._optimizer.zero_grad(set_to_none=True)
             self._live.version += 1
         return self._trainer.take_figures() | {"loss": loss, "gradient_norm": norm, "learning_rate": learning_rate}
-
-    def skip(self) -> None:
-        with self._live.training():
-            self._live.version += 1
 
     def save(self, folder: Path) -> None:
         with self._live.training():
@@ -128,14 +133,12 @@ class LocalBackend:
 
             if not (folder / "adapter_config.json").exists():
                 raise _other_shape(folder, "full weights, but training.lora.rank asks for adapters")
-            outcome = set_peft_model_state_dict(model, weights)
-            unexpected = outcome.unexpected_keys
+            outcome: Any = set_peft_model_state_dict(model, weights)
         else:
             if (folder / "adapter_config.json").exists():
                 raise _other_shape(folder, "adapters, but training.lora.rank 0 trains the full weights")
             outcome = model.load_state_dict(weights, strict=False)  # tied weights are saved once
-            unexpected = outcome.unexpected_keys
-        if unexpected:
+        if unexpected := outcome.unexpected_keys:
             raise _other_shape(folder, f"weights this model does not have, such as {unexpected[0]}")
 
     def _accumulate_within_memory(self, batch: Batch) -> float:
@@ -185,9 +188,9 @@ class LocalBackend:
         return self._trainer.loss(inputs)
 
 
-def _other_shape(folder: Path, difference: str) -> TrainerFailure:
+def _other_shape(folder: Path, difference: str) -> TrainerError:
     advice = "restore the old settings or start a run with a new name"
-    return TrainerFailure("InvalidConfig", f"the checkpoint {folder.name} holds {difference}; {advice}")
+    return TrainerError("InvalidConfig", f"the checkpoint {folder.name} holds {difference}; {advice}")
 
 
 def _random_state() -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
 from clotho_contract.settings import Lora, Model
-from clotho_trainer.failures import TrainerFailure, is_out_of_memory
+from clotho_trainer.failures import TrainerError, is_out_of_memory
 from clotho_trainer.processors import available_processors, thread_count
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ def load_tokenizer(model: Model) -> Any:
         raise unreadable(model, "tokenizer", error) from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
-            raise TrainerFailure(
+            raise TrainerError(
                 "ModelUnreadable", f"the tokenizer of {model.name} has neither a padding nor an end-of-text token"
             )
         tokenizer.pad_token = tokenizer.eos_token
@@ -49,7 +49,7 @@ def load_model(model: Model, tokenizer: Any) -> Any:
     if torch.cuda.is_available():
         arguments["device_map"] = {"": 0}
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(model.name, **arguments)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model.name, **arguments)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
@@ -63,11 +63,11 @@ def load_model(model: Model, tokenizer: Any) -> Any:
 
 def require_quantization() -> None:
     if not torch.cuda.is_available():
-        raise TrainerFailure("InvalidConfig", "model.quantization nf4 needs a CUDA GPU, and this pod sees none")
+        raise TrainerError("InvalidConfig", "model.quantization nf4 needs a CUDA GPU, and this pod sees none")
     try:
         import bitsandbytes  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
     except ImportError as error:
-        raise TrainerFailure(
+        raise TrainerError(
             "InvalidConfig", "model.quantization nf4 needs the package bitsandbytes, which this image does not have"
         ) from error
 
@@ -75,7 +75,7 @@ def require_quantization() -> None:
 def check_vocabulary(name: str, tokenizer: Any, embeddings: int) -> None:
     """A tokenizer with more ids than the model has embeddings belongs to another model."""
     if len(tokenizer) > embeddings:
-        raise TrainerFailure(
+        raise TrainerError(
             "ModelUnreadable",
             f"the tokenizer of {name} has {len(tokenizer)} tokens but the model only {embeddings} embeddings: "
             "they do not belong together",
@@ -110,12 +110,12 @@ def context_length(model: Any) -> int:
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1_000_000)
 
 
-def unreadable(model: Model, what: str, error: BaseException) -> TrainerFailure:
+def unreadable(model: Model, what: str, error: BaseException) -> TrainerError:
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
     place = "the folder" if Path(model.name).is_absolute() else "the repository"
     if Path(model.name).is_absolute() and not Path(model.name).exists():
         first = "it does not exist; check model.name and model.claimName"
-    return TrainerFailure("ModelUnreadable", f"cannot read the {what} from {place} {model.name}: {first}")
+    return TrainerError("ModelUnreadable", f"cannot read the {what} from {place} {model.name}: {first}")
 
 
 def _dtype(model: Model) -> Any:

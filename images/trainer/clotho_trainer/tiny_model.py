@@ -35,7 +35,7 @@ def write(folder: Path, seed: int = 0) -> None:
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    model = AutoModelForCausalLM.from_config(config)
+    model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -48,7 +48,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
-    wrapped = PreTrainedTokenizerFast(
+    wrapped = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token=_SPECIAL[0],
         eos_token=_SPECIAL[1],

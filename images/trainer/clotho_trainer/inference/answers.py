@@ -42,9 +42,7 @@ def text_completion(
             if with_logprobs:
                 tokens = [decode(token) for token in completion.tokens]
                 logprobs = {"tokens": tokens, "token_logprobs": completion.logprobs, "top_logprobs": None}
-            choices.append(
-                _choice(len(choices), completion, prompt) | {"text": completion.text, "logprobs": logprobs}
-            )
+            choices.append(_choice(len(choices), completion, prompt) | {"text": completion.text, "logprobs": logprobs})
     return _envelope("text_completion", "cmpl", model, answers, choices)
 
 

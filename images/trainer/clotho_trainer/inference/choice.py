@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from clotho_contract.config import RunConfig
-from clotho_trainer.failures import TrainerFailure
+from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.engine import Engine
 from clotho_trainer.inference.transformers_engine import TransformersEngine
 from clotho_trainer.inference.vllm_engine import VllmEngine
@@ -15,7 +15,7 @@ def choose_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[in
     context = context_length(live.model)
     if config.inference.engine == "vllm":
         if config.training.lora.rank == 0:
-            raise TrainerFailure(
+            raise TrainerError(
                 "InvalidConfig", "inference.engine vllm is fed with adapters: set training.lora.rank, or use auto"
             )
         return VllmEngine(config, live, work / "vllm", min(context, config.training.max_tokens))

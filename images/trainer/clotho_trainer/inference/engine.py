@@ -39,7 +39,7 @@ class Completion:
         return self.versions[0][0] if self.versions else 0
 
 
-class EngineBusy(Exception):
+class EngineBusyError(Exception):
     """The engine cannot answer just now; asking again later helps."""
 
 

@@ -71,7 +71,9 @@ class RaggedBatch:
     def _mask(self, columns: int, lengths: torch.Tensor) -> torch.Tensor:
         return (torch.arange(columns, device=self._device) >= (columns - lengths)[:, None]).long()
 
-    def _forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, cache: Any) -> torch.Tensor:
+    def _forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, cache: Any
+    ) -> torch.Tensor:
         output = self._model(
             input_ids=ids,
             position_ids=positions,

@@ -11,10 +11,11 @@ Count = Annotated[int, Meta(ge=1, le=4096)]
 NonNegative = Annotated[int, Meta(ge=0)]
 Temperature = Annotated[float, Meta(ge=0, le=100)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+Prompt = str | list[int | str | list[int]]  # one text, one list of token ids, or several of either
 Stop = str | int | list[str | int]
 
 
-class BadRequest(ValueError):
+class BadRequestError(ValueError):
     """The sentence is sent back to the client."""
 
 
@@ -34,7 +35,7 @@ class GenerateRequest(Struct):
     """One prompt, as text or as token ids; or a list of either."""
 
     text: str | list[str] | None = None
-    input_ids: list[int] | list[list[int]] | None = None
+    input_ids: list[int | list[int]] | None = None
     sampling_params: SglangSampling = msgspec.field(default_factory=SglangSampling)
     return_logprob: bool = False
 
@@ -54,7 +55,7 @@ class OpenAiRequest(Struct):
 
 
 class CompletionRequest(OpenAiRequest):
-    prompt: str | list[int] | list[str] | list[list[int]] = ""
+    prompt: Prompt = ""
     logprobs: int | bool | None = None
     echo: bool | None = None
 
@@ -82,7 +83,7 @@ def sglang_sampling(wish: SglangSampling, temperature: float, limit: int) -> Sam
 
 def openai_sampling(wish: OpenAiRequest, temperature: float, default_tokens: int) -> Sampling:
     if wish.stream:
-        raise BadRequest("stream is not supported: ask for the whole answer")
+        raise BadRequestError("stream is not supported: ask for the whole answer")
     texts, tokens = split_stops(wish.stop, wish.stop_token_ids)
     return Sampling(
         max_tokens=wish.max_completion_tokens or wish.max_tokens or default_tokens,
@@ -103,11 +104,25 @@ def split_stops(stop: Stop | None, ids: list[int] | None) -> tuple[tuple[str, ..
     return texts, frozenset([entry for entry in stops if isinstance(entry, int)] + (ids or []))
 
 
-def prompts_of(prompt: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
+def generate_prompt(body: GenerateRequest) -> Prompt:
+    if body.input_ids is not None:
+        return [*body.input_ids]
+    if body.text is None:
+        raise BadRequestError("give text or input_ids")
+    return body.text if isinstance(body.text, str) else [*body.text]
+
+
+def prompts_of(prompt: Prompt) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
-    if not prompt:
-        raise BadRequest("the prompt is empty")
-    if isinstance(prompt[0], int):
-        return [prompt]  # type: ignore[list-item]
-    return list(prompt)  # type: ignore[arg-type]
+    tokens = [entry for entry in prompt if isinstance(entry, int)]
+    if tokens and len(tokens) == len(prompt):
+        return [tokens]
+    several = [entry for entry in prompt if not isinstance(entry, int)]
+    if tokens or not several:
+        raise BadRequestError("the prompt is empty, or mixes token ids with texts")
+    return several
+
+
+def is_several(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and not all(isinstance(entry, int) for entry in prompt)

@@ -13,7 +13,9 @@ class Sampler:
         self._device = device
         self._ends = torch.tensor(sorted(end_tokens), dtype=torch.long, device=device)
 
-    def draw(self, logits: torch.Tensor, rows: Sequence[tuple[Sampling, int]]) -> tuple[torch.Tensor, list[int], list[float]]:
+    def draw(
+        self, logits: torch.Tensor, rows: Sequence[tuple[Sampling, int]]
+    ) -> tuple[torch.Tensor, list[int], list[float]]:
         """`rows` holds each row's wishes and how many tokens it has. The log-probabilities are those of the whole
         distribution at the row's temperature: what a training forward computes again."""
         temperatures = [sampling.temperature or 1.0 for sampling, _ in rows]

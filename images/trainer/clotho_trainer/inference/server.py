@@ -17,12 +17,15 @@ from aiohttp import web
 
 from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_trainer.inference import answers
-from clotho_trainer.inference.engine import Completion, Engine, EngineBusy, Request, Sampling
+from clotho_trainer.inference.engine import Completion, Engine, EngineBusyError, Request, Sampling
 from clotho_trainer.inference.requests import (
-    BadRequest,
+    BadRequestError,
     ChatRequest,
     CompletionRequest,
     GenerateRequest,
+    Prompt,
+    generate_prompt,
+    is_several,
     openai_sampling,
     prompts_of,
     sglang_sampling,
@@ -75,16 +78,16 @@ class InferenceServer:
             return problem(401, "the run's token is missing or wrong")
         try:
             return await handler(request)
-        except BadRequest as error:
+        except BadRequestError as error:
             return problem(400, str(error))
-        except EngineBusy as error:
+        except EngineBusyError as error:
             response = problem(503, str(error))
             response.headers["Retry-After"] = "1"
             return response
 
     def _serving(self) -> Service:
         if self.service is None:
-            raise EngineBusy("the model is still loading")
+            raise EngineBusyError("the model is still loading")
         return self.service
 
     async def _root(self, _: web.Request) -> web.Response:
@@ -93,7 +96,7 @@ class InferenceServer:
     async def _health(self, _: web.Request) -> web.Response:
         trouble = self._serving().engine.problem()
         if trouble:
-            raise EngineBusy(trouble)
+            raise EngineBusyError(trouble)
         return web.json_response({"status": "ok"})
 
     async def _models(self, _: web.Request) -> web.Response:
@@ -107,9 +110,7 @@ class InferenceServer:
 
     async def _generate(self, request: web.Request) -> web.Response:
         service, body = self._serving(), await _read(request, GenerateRequest)
-        prompt = body.text if body.input_ids is None else body.input_ids
-        if prompt is None:
-            raise BadRequest("give text or input_ids")
+        prompt = generate_prompt(body)
         sampling = sglang_sampling(body.sampling_params, service.temperature, service.context)
         samples = await _sample_all(service, _token_lists(service, prompt), sampling, body.sampling_params.n)
         results = [
@@ -117,13 +118,13 @@ class InferenceServer:
             for tokens, completions in samples
             for completion in completions
         ]
-        single = len(results) == 1 and not (isinstance(prompt, list) and prompt and not isinstance(prompt[0], int))
+        single = len(results) == 1 and not is_several(prompt)
         return _answer(results[0] if single else results, samples)
 
     async def _completions(self, request: web.Request) -> web.Response:
         service, body = self._serving(), await _read(request, CompletionRequest)
         if body.echo:
-            raise BadRequest("echo is not supported")
+            raise BadRequestError("echo is not supported")
         sampling = openai_sampling(body, service.temperature, _OPENAI_TOKENS)
         samples = await _sample_all(service, _token_lists(service, body.prompt), sampling, body.n or 1)
         with_logprobs = body.logprobs is not None and body.logprobs is not False
@@ -134,9 +135,7 @@ class InferenceServer:
         prompt = _chat_tokens(service, body)
         sampling = openai_sampling(body, service.temperature, service.context)
         samples = await _sample_all(service, [prompt], sampling, body.n or 1)
-        answer = answers.chat_completion(
-            service.model, prompt, samples[0][1], _decoder(service), bool(body.logprobs)
-        )
+        answer = answers.chat_completion(service.model, prompt, samples[0][1], _decoder(service), bool(body.logprobs))
         return _answer(answer, samples)
 
 
@@ -175,7 +174,7 @@ async def _read(request: web.Request, kind: type[Body]) -> Body:
     try:
         return msgspec.json.decode(await request.read(), type=kind)
     except msgspec.MsgspecError as error:
-        raise BadRequest(str(error)) from error
+        raise BadRequestError(str(error)) from error
 
 
 async def _sample_all(
@@ -185,30 +184,30 @@ async def _sample_all(
         try:
             completions = await service.engine.generate(Request(tuple(prompt), sampling, n))
         except ValueError as error:
-            raise BadRequest(str(error)) from error
+            raise BadRequestError(str(error)) from error
         service.count_tokens(sum(len(completion.tokens) for completion in completions))
         return prompt, completions
 
     return list(await asyncio.gather(*(sample(prompt) for prompt in prompts)))
 
 
-def _token_lists(service: Service, prompt: str | list[int] | list[str] | list[list[int]]) -> list[list[int]]:
+def _token_lists(service: Service, prompt: Prompt) -> list[list[int]]:
     lists = []
     for entry in prompts_of(prompt):
         tokens = service.tokenizer(entry)["input_ids"] if isinstance(entry, str) else entry
         if not tokens:
-            raise BadRequest("the prompt is empty")
+            raise BadRequestError("the prompt is empty")
         if min(tokens) < 0 or max(tokens) >= service.vocabulary:
-            raise BadRequest(f"a token id of the prompt is outside 0..{service.vocabulary - 1}")
+            raise BadRequestError(f"a token id of the prompt is outside 0..{service.vocabulary - 1}")
         lists.append(list(tokens))
     return lists
 
 
 def _chat_tokens(service: Service, body: ChatRequest) -> list[int]:
     if not body.messages:
-        raise BadRequest("messages is empty")
+        raise BadRequestError("messages is empty")
     if service.tokenizer.chat_template is None:
-        raise BadRequest(
+        raise BadRequestError(
             f"the tokenizer of {service.model} has no chat template; use /v1/completions or /generate, "
             "or a model made for chat"
         )
@@ -221,7 +220,7 @@ def _chat_tokens(service: Service, body: ChatRequest) -> list[int]:
             **(body.chat_template_kwargs or {}),
         )
     except Exception as error:  # templates are programs: they raise what they like
-        raise BadRequest(f"the chat template refuses these messages: {error}") from error
+        raise BadRequestError(f"the chat template refuses these messages: {error}") from error
     tokens: list[int] = service.tokenizer(text, add_special_tokens=False)["input_ids"]
     return tokens
 

@@ -13,7 +13,7 @@ from itertools import groupby
 
 import torch
 
-from clotho_trainer.inference.engine import Completion, EngineBusy, FinishReason, Request
+from clotho_trainer.inference.engine import Completion, EngineBusyError, FinishReason, Request
 from clotho_trainer.inference.ragged import RaggedBatch
 from clotho_trainer.inference.sampler import Sampler
 from clotho_trainer.live import LiveWeights
@@ -107,7 +107,7 @@ class TransformersEngine:
 
     async def generate(self, request: Request) -> list[Completion]:
         if self._failure or self._stopping:
-            raise EngineBusy(self._failure or "the engine is shutting down")
+            raise EngineBusyError(self._failure or "the engine is shutting down")
         room = self._context - len(request.prompt)
         limit = min(request.sampling.max_tokens, room)
         if limit < 1:
@@ -129,7 +129,7 @@ class TransformersEngine:
             log.exception("the decoder failed")
             self._failure = f"the decoder failed: {error}"
         finally:
-            self._abandon(EngineBusy(self._failure or "the engine is shutting down"))
+            self._abandon(EngineBusyError(self._failure or "the engine is shutting down"))
 
     def _wait_for_work(self) -> bool:
         with self._work:
@@ -150,7 +150,7 @@ class TransformersEngine:
         except torch.OutOfMemoryError:
             self._max_rows = max(1, min(len(self._active), self._max_rows) // 2)
             log.warning("out of GPU memory while decoding: at most %d sequences together from now on", self._max_rows)
-            self._abandon(EngineBusy("out of GPU memory while decoding; ask again"))
+            self._abandon(EngineBusyError("out of GPU memory while decoding; ask again"))
             torch.cuda.empty_cache()
 
     def _admit(self) -> list[_Sequence]:
@@ -197,7 +197,9 @@ class TransformersEngine:
             return
         self._batch.keep(kept)
         self._active = [self._active[index] for index in kept]
-        self._next = self._next[torch.tensor(kept, device=self._next.device)] if kept and self._next is not None else None
+        self._next = (
+            self._next[torch.tensor(kept, device=self._next.device)] if kept and self._next is not None else None
+        )
 
     def _finish_reason(self, sequence: _Sequence) -> FinishReason | None:
         sampling, token = sequence.request.sampling, sequence.tokens[-1]

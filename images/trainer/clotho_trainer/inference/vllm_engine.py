@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from clotho_contract.config import RunConfig
-from clotho_trainer.failures import TrainerFailure
-from clotho_trainer.inference.engine import Completion, EngineBusy, FinishReason, Request
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.inference.engine import Completion, EngineBusyError, FinishReason, Request
 from clotho_trainer.live import LiveWeights
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class VllmEngine:
         self._command = command or command_line(config, self._adapters, context)
         self._url = f"http://127.0.0.1:{self._command[self._command.index('--port') + 1]}"
         self._loaded: deque[tuple[int, str]] = deque()
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession | None = None  # made in `start`: it needs the running loop
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -87,8 +87,8 @@ class VllmEngine:
                 stderr=asyncio.subprocess.STDOUT,
             )
         except FileNotFoundError as error:
-            raise TrainerFailure("InvalidConfig", "inference.engine vllm: this image has no vllm command") from error
-        self._reader = asyncio.create_task(self._log_output())
+            raise TrainerError("InvalidConfig", "inference.engine vllm: this image has no vllm command") from error
+        self._reader = asyncio.create_task(_log_lines(self._process.stdout))
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
         await self._wait_until_healthy()
         await self.publish()
@@ -129,7 +129,7 @@ class VllmEngine:
 
     async def generate(self, request: Request) -> list[Completion]:
         if problem := self.problem():
-            raise EngineBusy(problem)
+            raise EngineBusyError(problem)
         if len(request.prompt) >= self._context:
             raise ValueError(f"the prompt has {len(request.prompt)} tokens; the engine's context is {self._context}")
         version, name = self._loaded[-1]  # the whole answer comes from this adapter
@@ -137,7 +137,7 @@ class VllmEngine:
         try:
             answer = msgspec.json.decode(body, type=_Answer)
         except msgspec.MsgspecError as error:
-            raise EngineBusy(f"vLLM answered something unexpected: {error}") from error
+            raise EngineBusyError(f"vLLM answered something unexpected: {error}") from error
         return [_completion(choice, version) for choice in answer.choices]
 
     def _write_adapter(self, name: str) -> Path:
@@ -148,35 +148,37 @@ class VllmEngine:
         return final
 
     async def _wait_until_healthy(self) -> None:
-        assert self._session is not None
         try:
             async with asyncio.timeout(_START_SECONDS):
                 while True:
                     if problem := self.problem():
-                        raise TrainerFailure("DependencyUnavailable", f"{problem} before it could serve; see the log")
-                    with suppress(aiohttp.ClientError):
-                        async with self._session.get(f"{self._url}/health") as response:
-                            if response.status == 200:
-                                return
+                        raise TrainerError("DependencyUnavailable", f"{problem} before it could serve; see the log")
+                    with suppress(EngineBusyError):
+                        await self._ask("GET", "/health")
+                        return
                     await asyncio.sleep(0.2)
         except TimeoutError as error:
-            raise TrainerFailure("DependencyUnavailable", f"vLLM did not start in {_START_SECONDS:.0f} s") from error
+            raise TrainerError("DependencyUnavailable", f"vLLM did not start in {_START_SECONDS:.0f} s") from error
 
     async def _post(self, path: str, body: dict[str, Any]) -> bytes:
-        assert self._session is not None
+        return await self._ask("POST", path, body)
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        if self._session is None:
+            raise EngineBusyError("vLLM has not been started")
         try:
-            async with self._session.post(self._url + path, json=body) as response:
+            async with self._session.request(method, self._url + path, json=body) as response:
                 answer = await response.read()
         except aiohttp.ClientError as error:
-            raise EngineBusy(f"vLLM does not answer: {error}") from error
+            raise EngineBusyError(f"vLLM does not answer: {error}") from error
         if response.status >= 400:
-            raise EngineBusy(f"vLLM refused {path}: {response.status} {answer[:300].decode(errors='replace')}")
+            raise EngineBusyError(f"vLLM refused {path}: {response.status} {answer[:300].decode(errors='replace')}")
         return answer
 
-    async def _log_output(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+
+async def _log_lines(output: asyncio.StreamReader | None) -> None:
+    if output is not None:
+        async for line in output:
             log.info("%s", line.decode(errors="replace").rstrip())
 
 

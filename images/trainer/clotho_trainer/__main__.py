@@ -1,0 +1,72 @@
+"""The command line of the trainer image. Nothing heavy is imported until it is needed."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+_TEACH = """\
+A trainer waits for scored groups from the API server, takes optimiser steps on them, and serves the policy:
+
+  port 8001   inference: /generate (SGLang), /v1/completions, /v1/chat/completions, /v1/models, /tokenizer.tar
+  port 8002   /progress, /metrics, /healthz, /readyz
+
+Everything about the run comes from one file, by default /etc/clotho/run.yaml or $CLOTHO_CONFIG; checkpoints go to
+$CLOTHO_DATA/checkpoints, and the newest whole one is resumed. Secrets come from the environment: CLOTHO_TOKEN
+(required), HF_TOKEN, WANDB_API_KEY, TINKER_API_KEY. SIGTERM finishes the step, saves and ends.
+
+try it on a laptop:
+  python -m clotho_trainer tiny-model /tmp/tiny      then set model.name: /tmp/tiny in the run's file
+  CLOTHO_TOKEN=secret CLOTHO_DATA=/tmp/run python -m clotho_trainer train --config run.yaml
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.command == "tiny-model":
+        return _tiny_model(options.folder, options.seed)
+    return _train(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m clotho_trainer", epilog=_TEACH, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    train = commands.add_parser("train", help="train the policy of a run and serve it")
+    train.add_argument("--config", type=Path, help="the run's file (default: $CLOTHO_CONFIG or /etc/clotho/run.yaml)")
+    train.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104
+    train.add_argument("--inference-port", type=int, default=8001)
+    train.add_argument("--status-port", type=int, default=8002)
+    tiny = commands.add_parser("tiny-model", help="write a tiny random model that learns in seconds on a CPU")
+    tiny.add_argument("folder", type=Path)
+    tiny.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def _tiny_model(folder: Path, seed: int) -> int:
+    from clotho_trainer import tiny_model
+
+    tiny_model.write(folder, seed)
+    print(f"wrote {folder}; use it as model.name")
+    return 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from clotho_contract import logs, termination
+    from clotho_trainer import app, failures
+
+    logs.set_up(os.environ.get("CLOTHO_LOG_LEVEL", "INFO"))
+    chosen = app.Options(options.config, options.host, options.inference_port, options.status_port)
+    end = asyncio.run(app.train(chosen))
+    termination.write(end)
+    print(f"{end.reason}: {end.message}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(failures.exit_code(end))  # a thread deep in a library must not keep the pod alive
+
+
+if __name__ == "__main__":
+    sys.exit(main())

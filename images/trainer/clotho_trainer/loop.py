@@ -1,0 +1,192 @@
+"""The life of a training run: lease a batch, take a step, publish, acknowledge, save; until the last step or a stop."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import structs
+
+from clotho_contract import config as run_config
+from clotho_contract.config import ConfigError, RunConfig
+from clotho_contract.termination import Termination
+from clotho_trainer import groups
+from clotho_trainer.api_server import ApiServer, Lease, LeaseLostError
+from clotho_trainer.backend import Backend
+from clotho_trainer.batch import Batch, prepare
+from clotho_trainer.board import Board
+from clotho_trainer.checkpoints import Checkpoints
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.schedule import learning_rate
+from clotho_trainer.tracking import Sample, Tracker
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class TrainingLoop:
+    def __init__(
+        self,
+        config: RunConfig,
+        config_path: Path | None,
+        backend: Backend,
+        api: ApiServer,
+        checkpoints: Checkpoints,
+        board: Board,
+        tracker: Tracker,
+        executor: Executor,
+    ) -> None:
+        self._config = config
+        self._config_path = config_path
+        self._backend = backend
+        self._api = api
+        self._checkpoints = checkpoints
+        self._board = board
+        self._tracker = tracker
+        self._executor = executor
+        self._saved = backend.version
+        self._last_step_ended = time.monotonic()
+        self._unacknowledged: set[bytes] = set()  # trained batches whose lease was lost: never train them twice
+
+    async def run(self, stop: asyncio.Event) -> Termination:
+        while not stop.is_set() and self._backend.version < self._config.training.steps:
+            self._board.enter("waiting")
+            lease = await self._next_lease(stop)
+            if lease is not None:
+                await self._train(lease)
+                if self._backend.version % self._config.training.checkpoint.every_steps == 0:
+                    await self._save()
+                await self._reread_config()
+        await self._save()
+        step, total = self._backend.version, self._config.training.steps
+        if step < total:
+            return Termination(reason="Stopped", message=f"stopped and saved after step {step} of {total}", step=step)
+        self._board.enter("finished")
+        return Termination(reason="Finished", message=f"all {total} steps are done and saved", step=step)
+
+    async def _next_lease(self, stop: asyncio.Event) -> Lease | None:
+        leasing = asyncio.create_task(self._api.lease())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({leasing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not leasing.done():
+                return None
+            lease = leasing.result()
+            if lease is not None and stop.is_set():
+                await self._api.release(lease.lease_id)
+                return None
+            return lease
+        finally:
+            leasing.cancel()
+            stopping.cancel()
+
+    async def _train(self, lease: Lease) -> None:
+        digest = lease.digest()
+        if digest in self._unacknowledged:
+            await self._acknowledge(lease, digest)
+            return
+        async with self._api.renewed(lease):
+            batch = await self._in_thread(lambda: self._read(lease))
+            if batch.trained_tokens:
+                await self._step(batch)
+            else:
+                log.warning("a batch of %d groups held nothing to train on", len(lease.batch))
+        await self._acknowledge(lease, digest)
+
+    def _read(self, lease: Lease) -> Batch:
+        sound: list[groups.Group] = []
+        for raw in lease.batch:
+            try:
+                sound.append(groups.decode(raw, self._backend.vocabulary))
+            except groups.InvalidGroupError as error:
+                log.warning("a group is dropped: %s", error)
+                self._board.dropped_groups.labels("invalid").inc()
+        batch = prepare(sound, self._backend.rules, self._backend.version)
+        for reason in batch.dropped:
+            log.warning("a group is dropped: %s", reason)
+            self._board.dropped_groups.labels("stale").inc()
+        return batch
+
+    async def _step(self, batch: Batch) -> None:
+        backend = self._backend
+        rate = learning_rate(self._config.training, backend.version)
+        with self._board.stepping():
+            began = time.monotonic()
+            figures = batch.figures | await self._in_thread(lambda: backend.step(batch, rate))
+            await backend.engine.publish()
+        ended = time.monotonic()
+        figures["seconds_training"] = ended - began
+        figures["seconds_per_step"] = ended - self._last_step_ended
+        figures["tokens_per_second"] = batch.trained_tokens / max(figures["seconds_per_step"], 1e-9)
+        self._last_step_ended = ended
+        step = backend.version
+        self._board.report(step, figures)
+        self._tracker.log(step, figures, self._samples(batch) if self._tracker.wants_samples(step) else [])
+        log.info("step %d of %d", step, self._config.training.steps, extra=_rounded(figures))
+
+    def _samples(self, batch: Batch) -> list[Sample]:
+        text = self._backend.decode
+        return [(text(prompt.tolist()), text(answer.tolist()), score) for prompt, answer, score in batch.samples]
+
+    async def _acknowledge(self, lease: Lease, digest: bytes) -> None:
+        step = self._backend.version
+        try:
+            await self._api.acknowledge(lease.lease_id, step)
+            self._unacknowledged.discard(digest)
+        except LeaseLostError as error:
+            log.warning("the lease was lost before step %d was acknowledged: %s", step, error)
+            self._unacknowledged.add(digest)
+
+    async def _save(self) -> None:
+        step = self._backend.version
+        if step == self._saved:
+            return
+        self._board.enter("saving")
+        try:
+            checkpoint = await self._in_thread(lambda: self._checkpoints.write(step, self._fill))
+        except OSError as error:
+            raise TrainerError(
+                "InternalError", f"the checkpoint of step {step} could not be written: {error}; see storage.size"
+            ) from error
+        self._saved = step
+        self._board.saved(checkpoint)
+        await self._api.checkpointed(step)
+        log.info("saved %s", checkpoint.path)
+
+    def _fill(self, folder: Path) -> None:
+        self._backend.save(folder)
+        summary = {
+            "step": self._backend.version,
+            "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+            "config": msgspec.to_builtins(self._config),
+            "history": msgspec.to_builtins(self._board.progress.history),
+        }
+        (folder / "training_config.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+    async def _reread_config(self) -> None:
+        """`training.steps` may be raised or lowered while the run goes on; nothing else may."""
+        try:
+            steps = run_config.load(self._config_path).training.steps
+        except ConfigError as error:
+            log.warning("the changed config is ignored: %s", error)
+            return
+        if steps == self._config.training.steps:
+            return
+        log.info("training.steps is now %d, was %d", steps, self._config.training.steps)
+        self._config = structs.replace(self._config, training=structs.replace(self._config.training, steps=steps))
+        self._board.update(total_steps=steps)
+        await self._api.register(self._config, str(self._checkpoints.folder), self._backend.version)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in figures.items()}

@@ -1,0 +1,59 @@
+"""A policy that really learns: environment, API server and trainer as the processes they are in a pod."""
+
+import time
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from integration.loop.processes import Name, Ports, letters_config, running, tiny_model, until
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def test_the_policy_learns_to_write_letters(model: Path, tmp_path: Path) -> None:
+    ports = Ports()
+    began = time.monotonic()
+    with running(letters_config(model, ports), ports, tmp_path) as run:
+        assert run.wait("trainer", timeout=180) == 0, run.tail("trainer")
+        seconds = time.monotonic() - began
+        rewards = [reward for _, reward in run.steps()]
+        assert [step for step, _ in run.steps()] == list(range(1, 61))
+        assert run.server_status()["current_step"] == 60
+        assert run.termination("trainer") == {
+            "reason": "Finished",
+            "message": "all 60 steps are done and saved",
+            "step": 60,
+        }
+    print({"seconds": round(seconds, 1), "first_five": mean(rewards[:5]), "last_five": mean(rewards[-5:])})
+    assert mean(rewards[:5]) < 0.2
+    assert mean(rewards[-5:]) > 0.9
+    assert seconds < 120
+
+
+def test_it_still_gets_there_when_each_process_is_killed_in_turn(model: Path, tmp_path: Path) -> None:
+    ports = Ports()
+    kills: list[tuple[int, Name]] = [(12, "environment"), (22, "api-server"), (33, "trainer")]
+    with running(letters_config(model, ports), ports, tmp_path) as run:
+        for step, name in kills:
+            until(lambda step=step: run.progress().get("step", 0) >= step, run, f"step {step}")
+            acknowledged = run.server_status()["current_step"]
+            run.kill(name)
+            run.start(name)
+            if name == "api-server":
+                until(lambda: bool(run.server_status()), run, "answer of the API server")
+                assert run.server_status()["current_step"] >= acknowledged, "an acknowledged step was lost"
+        assert run.wait("trainer", timeout=180) == 0, run.tail("trainer")
+        steps = [step for step, _ in run.steps()]
+        rewards = [reward for _, reward in run.steps()]
+        assert run.server_status()["current_step"] == 60
+    resumed = next(index for index in range(1, len(steps)) if steps[index] <= steps[index - 1])
+    assert steps[resumed] % 5 == 1, "the trainer went on from its newest checkpoint"
+    assert steps[resumed - 1] - steps[resumed] < 5, "no more than the steps since that checkpoint are repeated"
+    assert [*steps[:resumed], *steps[resumed:]] == [*range(1, steps[resumed - 1] + 1), *range(steps[resumed], 61)]
+    assert rewards[resumed : resumed + 1] == pytest.approx([rewards[steps.index(steps[resumed])]]), (
+        "the batches trained after the checkpoint come again, in their old order"
+    )
+    assert mean(rewards[-5:]) > 0.9
