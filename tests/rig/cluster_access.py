@@ -44,7 +44,7 @@ class ClusterAccess:
     async def get(self, plural: str, name: str) -> Body:
         return await self.client.get(f"{self.folder(plural)}/{name}", Body)
 
-    async def list(self, plural: str) -> list[Body]:
+    async def all(self, plural: str) -> list[Body]:
         return (await self.client.list(self.folder(plural), Body, {})).get("items") or []
 
     async def delete(self, plural: str, name: str, **options: Any) -> None:
@@ -83,7 +83,7 @@ class ClusterAccess:
             await asyncio.sleep(0.03)
 
     async def pods(self, run: str) -> list[Body]:
-        return [pod for pod in await self.list("pods") if pod["metadata"]["labels"].get("clotho.dev/run") == run]
+        return [pod for pod in await self.all("pods") if pod["metadata"]["labels"].get("clotho.dev/run") == run]
 
     async def until_pods(self, what: str, check: Callable[[list[Body]], bool], run: str) -> list[Body]:
         deadline = time.monotonic() + PATIENCE_SECONDS

@@ -27,7 +27,7 @@ class FakeKubelet:
         self.makes_ready = makes_ready
         self.may_finish: Callable[[Body], bool] = lambda _: True
         self.progress: Body = {"state": "training", "step": 1, "totalSteps": 100, "registered": True, "serving": True}
-        self.queue: Body = {"current_step": 1, "queue_groups": 0, "environments_connected": 1}
+        self.queue: Body = {"current_step": 1, "queue_size": 0, "environments": [{"name": "letters"}]}
         self.silent: set[int] = set()  # ports that refuse to answer
         self.ended: list[str] = []  # components, in the order in which they ended after a deletion
         self.trainers_seen_together = 0
@@ -46,7 +46,7 @@ class FakeKubelet:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        for pod in await self._cluster.list("pods"):
+        for pod in await self._cluster.all("pods"):
             with contextlib.suppress(ApiError):
                 await self._cluster.delete("pods", pod["metadata"]["name"], gracePeriodSeconds=0)
         for server in self._servers.values():
@@ -55,7 +55,7 @@ class FakeKubelet:
 
     async def _work(self) -> None:
         while True:
-            pods = await self._cluster.list("pods")
+            pods = await self._cluster.all("pods")
             alive = [
                 p for p in pods if component(p) == "trainer" and p["status"].get("phase") in ("Pending", "Running")
             ]

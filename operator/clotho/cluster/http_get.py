@@ -1,6 +1,7 @@
 """A bounded GET for probing pods: four times cheaper than a general HTTP client, and what it reads has a limit."""
 
 import asyncio
+from typing import cast
 
 BODY_LIMIT = 256 * 1024
 
@@ -18,9 +19,8 @@ class _Exchange(asyncio.Protocol):
         self._transport: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - create_connection makes no other kind
         self._transport = transport
-        transport.write(self._request)
+        cast(asyncio.WriteTransport, transport).write(self._request)  # uvloop's is not a subclass, only alike
 
     def data_received(self, data: bytes) -> None:
         self._received += data

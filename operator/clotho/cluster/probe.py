@@ -28,6 +28,27 @@ class ProbeTimes(Struct, frozen=True, kw_only=True):
     timeout: float = 3.0
 
 
+class ApiServerAnswer(Struct, frozen=True, kw_only=True):
+    """What the API server says on `/status`, as far as it is used here."""
+
+    current_step: int
+    queue_size: int = 0  # groups
+    queue_sequences: int = 0
+    full: bool = False
+    leased_batches: int = 0
+    environments: tuple[dict[str, Any], ...] = ()
+
+
+def queue_status(answer: ApiServerAnswer, batch_size: int) -> QueueStatus:
+    return QueueStatus(
+        current_step=answer.current_step,
+        queue_groups=answer.queue_size,
+        batches_ready=answer.queue_sequences // batch_size + answer.leased_batches,
+        is_full=answer.full,
+        environments_connected=len(answer.environments),
+    )
+
+
 class Question(Struct, frozen=True):
     target: Target
     pod: Pod
@@ -119,7 +140,7 @@ class Prober:
     async def _ask(self, key: RunKey, run: TrainingRun, question: Question) -> Probe[Any]:
         pod = question.pod
         try:
-            answer = await self._fetch(question.target, pod.status.pod_ip, self._token(key, run))
+            answer = await self._fetch(question.target, run, pod.status.pod_ip, self._token(key, run))
         except ProbeFailed as failure:
             self._on_failure(question.target)
             return Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), problem=str(failure))
@@ -130,12 +151,15 @@ class Prober:
         encoded = secret.data.token if secret else None
         return base64.b64decode(encoded).decode() if encoded else None
 
-    async def _fetch(self, target: Target, host: str, token: str | None) -> progress.Progress | QueueStatus | bool:
+    async def _fetch(
+        self, target: Target, run: TrainingRun, host: str, token: str | None
+    ) -> progress.Progress | QueueStatus | bool:
         limit = self._times.timeout
         if target == "trainer":
             return _decode(await http_get(host, TRAINER_STATUS_PORT, "/progress", None, limit), progress.Progress)
         if target == "api_server":
-            return _decode(await http_get(host, API_SERVER_PORT, "/status", token, limit), QueueStatus)
+            answer = _decode(await http_get(host, API_SERVER_PORT, "/status", token, limit), ApiServerAnswer)
+            return queue_status(answer, run.spec.training.batch_size)
         await http_get(host, INFERENCE_PORT, "/health", token, limit)
         return True
 
