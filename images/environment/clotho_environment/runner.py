@@ -47,6 +47,7 @@ class Runner:
         self._failures = FailureLog(environment.config.max_consecutive_failures)
         self._stopping = False
         self._fruitless = 0
+        self._policy_is_away = False
         self._step = 0
         self._evaluation: asyncio.Task[None] | None = None
         self.last_activity = time.monotonic()
@@ -141,17 +142,18 @@ class Runner:
         while not self._stopping:
             pause = await self._one_rollout()
             self.last_activity = time.monotonic()
-            if pause:
-                await asyncio.sleep(pause)
+            await asyncio.sleep(pause)  # also lets others run when a rollout never awaited anything
 
     async def _one_rollout(self) -> float:
         """One item from draw to delivery; answers how long to rest before the next."""
         try:
-            await self._deliver(await self._attempt(await self._items.next()))
+            group = await self._attempt(await self._items.next())
+            self._mark_policy(None)
+            await self._deliver(group)
             return 0.0
         except PolicyUnavailableError as error:
             self._telemetry.count("policy_unavailable")
-            log.warning("%s", error)
+            self._mark_policy(str(error))
             return 1.0
         except (EnvironmentFailedError, ApiServerRefusedError, PolicyRefusedError):
             raise
@@ -161,6 +163,14 @@ class Runner:
             return self._setback("refused", error)
         except Exception as error:
             return self._setback("failed", error)
+
+    def _mark_policy(self, problem: str | None) -> None:
+        """Said once for an outage, not once for each worker and try."""
+        if problem and not self._policy_is_away:
+            log.warning("%s", problem)
+        elif not problem and self._policy_is_away:
+            log.info("the inference server answers again")
+        self._policy_is_away = problem is not None
 
     async def _attempt(self, item: Any) -> Group | None:
         seconds = self._environment.config.rollout_timeout_seconds

@@ -1,0 +1,211 @@
+"""What authors write: typed configs, items, and errors that name the field."""
+
+import pytest
+from pydantic import Field
+
+from clotho_environment import Completion, Config, Environment
+from clotho_environment.describe import describe
+from clotho_environment.entries import AtroposEntry, EntryError, NativeEntry, find_entry
+from clotho_environment.environment import InvalidConfigError, build
+from clotho_environment.failures import EnvironmentFailedError
+from clotho_environment.items import ItemStream
+from clotho_environment.letters import Letters
+
+
+class SumsConfig(Config):
+    digits: int = Field(2, ge=1, le=4, description="Digits of each number.")
+
+
+class Sums(Environment[SumsConfig, int]):
+    """Add numbers.
+
+    More text that is not shown.
+    """
+
+    made = 0
+
+    def items(self):
+        return [1, 2]
+
+
+def test_the_config_class_comes_from_the_type_parameters():
+    environment = build(Sums, {"digits": 3, "group_size": 2})
+    assert isinstance(environment.config, SumsConfig)
+    assert (environment.config.digits, environment.config.group_size) == (3, 2)
+    assert (environment.config.sampling.n, environment.config.sampling.max_tokens) == (2, 512)
+    assert (Sums.name, Letters.name) == ("sums", "letters")
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"digits": 9}, "config.digits: Input should be less than or equal to 4 (is 9)"),
+        ({"digit": 1}, "config.digit: unknown field; known fields: concurrency, digits,"),
+        ({"group_size": 0}, "config.group_size: Input should be greater than or equal to 1 (is 0)"),
+        ({"temperature": "hot"}, "config.temperature: Input should be a valid number"),
+    ],
+)
+def test_a_wrong_field_is_named(fields, complaint):
+    with pytest.raises(InvalidConfigError) as refusal:
+        build(Sums, fields)
+    assert str(refusal.value).startswith(complaint)
+
+
+def test_every_wrong_field_is_named_at_once():
+    with pytest.raises(InvalidConfigError) as refusal:
+        build(Sums, {"digits": 9, "seed": "x"})
+    assert len(str(refusal.value).splitlines()) == 2
+
+
+def test_a_seed_makes_random_repeatable():
+    assert build(Sums, {"seed": 4}).random.random() == build(Sums, {"seed": 4}).random.random()
+
+
+def test_describe_lists_every_field_with_type_default_and_limits():
+    description = describe(NativeEntry(Sums, {"digits": 1}))
+    assert (description["name"], description["class"], description["description"]) == ("sums", "Sums", "Add numbers.")
+    fields = {field["name"]: field for field in description["fields"]}
+    assert set(fields) == set(SumsConfig.model_fields)
+    assert fields["digits"] == {
+        "name": "digits",
+        "type": "integer",
+        "description": "Digits of each number.",
+        "default": 1,
+        "required": False,
+        "fixed": True,
+        "minimum": 1,
+        "maximum": 4,
+    }
+    assert fields["temperature"]["type"] == "number | null"
+
+
+class TestItems:
+    async def test_items_start_again_when_they_end(self):
+        stream = ItemStream(build(Sums, {}))
+        assert [await stream.next() for _ in range(5)] == [1, 2, 1, 2, 1]
+        assert stream.epochs == 2
+
+    async def test_asynchronous_items(self):
+        class Slow(Environment[Config, int]):
+            async def items(self):
+                yield 1
+                yield 2
+
+        stream = ItemStream(build(Slow, {}))
+        assert [await stream.next() for _ in range(3)] == [1, 2, 1]
+
+    async def test_no_items_at_all_is_a_failure_and_not_an_endless_loop(self):
+        class Empty(Environment[Config, int]):
+            def items(self):
+                return []
+
+        with pytest.raises(EnvironmentFailedError, match=r"Empty.items\(\) has no items"):
+            await ItemStream(build(Empty, {})).next()
+
+    async def test_something_that_is_no_iterable_is_named(self):
+        class Number(Environment[Config, int]):
+            def items(self):
+                return 7
+
+        with pytest.raises(TypeError, match="items\\(\\) returned a int"):
+            await ItemStream(build(Number, {})).next()
+
+    async def test_items_that_raise_can_be_asked_again(self):
+        class Moody(Environment[Config, int]):
+            moods = 0
+
+            def items(self):
+                Moody.moods += 1
+                if Moody.moods == 1:
+                    raise OSError("no data yet")
+                return [5]
+
+        stream = ItemStream(build(Moody, {}))
+        with pytest.raises(OSError, match="no data yet"):
+            await stream.next()
+        assert await stream.next() == 5
+
+
+class TestLetters:
+    def test_the_score_is_the_fraction_of_right_letters(self):
+        letters = build(Letters, {})
+        scores = [letters.score("a", text) for text in ("aaaaaaaa", "abababab", "bbbbbbbb", "aa", "a" * 20)]
+        assert scores == [1.0, 0.5, 0.0, 0.25, 1.0]
+
+    async def test_a_rollout_scores_every_attempt(self):
+        class Parrot:
+            async def complete(self, prompt, **_):
+                assert prompt == "c>"
+                return [Completion(text="cccccccc"), Completion(text="cccc")]
+
+        group = await build(Letters, {}).rollout("c", Parrot())
+        assert list(group.scores) == [1.0, 0.5]
+
+    async def test_every_letter_comes_once_an_epoch(self):
+        stream = ItemStream(build(Letters, {}))
+        assert sorted([await stream.next() for _ in range(8)]) == list("abcdefgh")
+
+
+class TestEntries:
+    def test_built_in(self):
+        assert find_entry("letters") == NativeEntry(Letters)
+
+    def test_a_class_in_a_module(self):
+        assert find_entry("clotho_environment.letters:Letters").kind is Letters
+
+    def test_a_file_with_one_environment(self, tmp_path):
+        file = tmp_path / "one_environment.py"
+        file.write_text(
+            "from clotho_environment import Config, Environment, Group\n"
+            "from clotho_environment.letters import Letters\n"
+            "class Mine(Environment[Config, int]): pass\n"
+        )
+        assert find_entry(str(file)).kind.__name__ == "Mine"
+        assert find_entry(f"{file}:Letters").kind is Letters
+
+    def test_an_atropos_file(self, tmp_path):
+        file = tmp_path / "server.py"
+        file.touch()
+        assert find_entry(f"atropos:{file}") == AtroposEntry(file)
+
+    def test_a_reasoning_gym_task(self):
+        pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
+        entry = find_entry("reasoning-gym:leg_counting")
+        assert build(entry.kind, entry.preset).config.task == "leg_counting"
+        with pytest.raises(InvalidConfigError, match=r"config.task: .*no such task; it has: ab, "):
+            build(entry.kind, {"task": "leg_countin"})
+
+    @pytest.mark.parametrize(
+        ("entry", "complaint"),
+        [
+            ("", "the environment has no entry; use letters, module:Class"),
+            ("gsm8k", "'gsm8k' is no entry; use letters"),
+            ("no_such_module:Thing", "module no_such_module cannot be imported: ModuleNotFoundError"),
+            ("clotho_environment.letters:Nope", "has no environment class Nope; its environment classes: Letters"),
+            ("missing.py", "there is no file missing.py in this image"),
+            ("atropos:missing.py", "there is no file missing.py in this image"),
+        ],
+    )
+    def test_what_cannot_be_found_is_said(self, entry, complaint):
+        with pytest.raises(EntryError) as refusal:
+            find_entry(entry)
+        assert complaint in str(refusal.value)
+
+    @pytest.mark.parametrize(
+        ("source", "complaint"),
+        [
+            ("x = 1 +", "cannot be imported: SyntaxError"),
+            ("x = 1", "has no subclass of clotho_environment.Environment"),
+            (
+                "from clotho_environment import Config, Environment\n"
+                "class A(Environment[Config, int]): pass\nclass B(Environment[Config, int]): pass",
+                "has several environment classes: A, B; write ",
+            ),
+        ],
+    )
+    def test_files_that_do_not_serve(self, tmp_path, source, complaint):
+        file = tmp_path / "candidate.py"
+        file.write_text(source)
+        with pytest.raises(EntryError) as refusal:
+            find_entry(str(file))
+        assert complaint in str(refusal.value)

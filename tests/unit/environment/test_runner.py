@@ -1,0 +1,306 @@
+"""The runner's behaviour with an API server and a policy that are objects in memory."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from clotho_environment import Completion, Config, Environment, Group, PolicyError, PolicyUnavailableError
+from clotho_environment.api_server import ApiServerRefusedError
+from clotho_environment.environment import build
+from clotho_environment.group import InvalidGroupError
+from clotho_environment.policy import PolicyRefusedError
+from clotho_environment.runner import Limits, Runner
+from clotho_environment.telemetry import Telemetry
+
+ANSWER = Completion(text="ok", prompt_tokens=(1,), tokens=(2,), logprobs=(-0.5,), policy_version=0)
+
+
+class MemoryServer:
+    """Counts a step for each group, like a run whose batch is one group."""
+
+    def __init__(self, refusal: Exception | None = None) -> None:
+        self.groups: list[Group] = []
+        self.is_registered = False
+        self.farewells = 0
+        self.refusal = refusal
+        self.room = asyncio.Event()
+        self.room.set()
+        self.waiting = asyncio.Semaphore(0)
+
+    async def register(self) -> None:
+        self.is_registered = True
+
+    async def submit(self, group: Group, sequences: object) -> None:
+        self.waiting.release()
+        await self.room.wait()
+        if self.refusal:
+            raise self.refusal
+        self.groups.append(group)
+
+    async def current_step(self) -> int:
+        return len(self.groups)
+
+    async def disconnect(self) -> None:
+        self.farewells += 1
+
+
+class Scripted(Environment[Config, int]):
+    """Does what the test wants with each item; `None` in the script means a good group."""
+
+    async def rollout(self, item, policy):
+        return await self.behave(item)
+
+    def items(self):
+        return range(10**9)
+
+    async def behave(self, item):
+        raise NotImplementedError
+
+
+def runner_for(behaviour, server: MemoryServer, steps: int = 5, **config):
+    fields = {"group_size": 1, "concurrency": 2, "max_consecutive_failures": 3} | config
+    environment = build(Scripted, fields)
+    environment.behave = behaviour
+    limits = Limits(max_tokens=8, steps=lambda: steps, follow_seconds=0.0, stop_grace_seconds=0.05)
+    telemetry = Telemetry()
+    runner = Runner(environment, None, server, limits, telemetry)  # type: ignore[arg-type]
+    return runner, telemetry
+
+
+def rollouts(telemetry: Telemetry, outcome: str) -> float:
+    return telemetry.registry.get_sample_value("clotho_environment_rollouts_total", {"outcome": outcome}) or 0
+
+
+async def good(_: int) -> Group:
+    await asyncio.sleep(0)
+    return Group([ANSWER], [1.0])
+
+
+async def run(runner: Runner):
+    async with asyncio.timeout(20):
+        return await runner.run(asyncio.Event())
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr("clotho_environment.failures.FIRST_PAUSE_SECONDS", 0.0)
+
+
+async def test_works_until_the_last_step_and_says_goodbye():
+    server = MemoryServer()
+    runner, telemetry = runner_for(good, server)
+    ending = await run(runner)
+    assert ending.reason == "Finished"
+    assert 5 <= (ending.step or 0) <= len(server.groups)
+    assert server.farewells == 1
+    assert rollouts(telemetry, "sent") == len(server.groups)
+
+
+async def test_one_failure_among_many_is_only_counted(caplog):
+    async def moody(item: int) -> Group:
+        if item % 2:
+            raise ValueError("bad luck")
+        return await good(item)
+
+    runner, telemetry = runner_for(moody, MemoryServer())
+    assert (await run(runner)).reason == "Finished"
+    assert rollouts(telemetry, "failed") >= 2
+    tracebacks = [record for record in caplog.records if record.exc_info]
+    assert len(tracebacks) == 1, "the first traceback is printed, repetitions are counted"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "outcome", "explanation"),
+    [
+        ("raise", "failed", "ValueError: broken scorer"),
+        ("garbage", "refused", "rollout() returned a dict"),
+        ("wrong size", "refused", "attempts: 2 of them, but group_size is 1"),
+        ("hang", "timed_out", "longer than rollout_timeout_seconds = 0.01"),
+    ],
+)
+async def test_an_environment_that_never_works_ends_with_the_reason(behaviour, outcome, explanation):
+    async def broken(_: int):
+        match behaviour:
+            case "raise":
+                raise ValueError("broken scorer")
+            case "garbage":
+                return {"tokens": []}
+            case "wrong size":
+                return Group([ANSWER, ANSWER], [0.0, 1.0])
+        return await asyncio.Event().wait()
+
+    server = MemoryServer()
+    runner, telemetry = runner_for(broken, server, rollout_timeout_seconds=0.01, concurrency=1)
+    ending = await run(runner)
+    assert ending.reason == "EnvironmentFailed"
+    assert ending.message.startswith("3 rollouts in a row failed; the last: ")
+    assert explanation in ending.message
+    assert rollouts(telemetry, outcome) == 3
+    assert server.farewells == 1
+
+
+async def test_an_own_timeout_error_of_the_environment_is_a_failure_and_not_a_hang():
+    async def impatient_author(_: int):
+        raise TimeoutError("my sandbox was slow")
+
+    runner, telemetry = runner_for(impatient_author, MemoryServer(), concurrency=1)
+    assert "my sandbox was slow" in (await run(runner)).message
+    assert rollouts(telemetry, "failed") == 3
+
+
+async def test_an_absent_policy_is_waited_for_and_is_nobodys_failure(monkeypatch):
+    outages = iter([PolicyUnavailableError("restarting")] * 10)
+
+    async def unlucky(item: int) -> Group:
+        for outage in outages:
+            raise outage
+        return await good(item)
+
+    real_sleep = asyncio.sleep
+    monkeypatch.setattr("clotho_environment.runner.asyncio.sleep", lambda _: real_sleep(0))
+    runner, telemetry = runner_for(unlucky, MemoryServer())
+    assert (await run(runner)).reason == "Finished"
+    assert rollouts(telemetry, "policy_unavailable") == 10
+
+
+@pytest.mark.parametrize(
+    ("refusal", "reason"),
+    [
+        (PolicyRefusedError("the inference server refuses our token"), "Unauthorized"),
+        (ApiServerRefusedError("the API server refuses our token", "Unauthorized"), "Unauthorized"),
+        (ApiServerRefusedError("group_size 3 does not divide the batch"), "InvalidConfig"),
+    ],
+)
+async def test_what_cannot_heal_ends_at_once(refusal, reason):
+    runner, _ = runner_for(good, MemoryServer(refusal))
+    ending = await run(runner)
+    assert (ending.reason, ending.message) == (reason, str(refusal))
+
+
+async def test_a_wrong_request_to_the_policy_is_the_environments_failure():
+    async def wrong(_: int):
+        raise PolicyError("POST /v1/completions: 400 n must be positive")
+
+    runner, _ = runner_for(wrong, MemoryServer())
+    assert "n must be positive" in (await run(runner)).message
+
+
+async def test_a_group_that_the_server_refuses_is_the_environments_failure():
+    runner, telemetry = runner_for(good, MemoryServer(InvalidGroupError("scores[0]: no")), concurrency=1)
+    assert "scores[0]: no" in (await run(runner)).message
+    assert rollouts(telemetry, "refused") == 3
+
+
+async def test_skipped_and_overlong_and_equal_groups_are_not_sent():
+    long = Completion(text="x", prompt_tokens=(1,), tokens=(2,) * 8, logprobs=(-0.5,) * 8)
+    script = {0: None, 1: Group([long, long], [0, 1]), 2: Group([ANSWER, ANSWER], [1, 1])}
+
+    async def picky(item: int):
+        await asyncio.sleep(0)
+        return script.get(item, Group([ANSWER, ANSWER], [0, 1]))
+
+    server = MemoryServer()
+    runner, telemetry = runner_for(picky, server, group_size=2, skip_equal_scores=True)
+    assert (await run(runner)).reason == "Finished"
+    assert [rollouts(telemetry, outcome) for outcome in ("skipped", "too_long", "equal_scores")] == [1, 1, 1]
+    assert all(list(group.scores) == [0, 1] for group in server.groups)
+
+
+async def test_stop_lets_rollouts_in_flight_finish():
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: int) -> Group:
+        started.set()
+        await release.wait()
+        return Group([ANSWER], [1.0])
+
+    server, stop = MemoryServer(), asyncio.Event()
+    runner, _ = runner_for(slow, server)
+    task = asyncio.create_task(runner.run(stop))
+    await started.wait()
+    stop.set()
+    await asyncio.sleep(0)
+    assert runner.unready() in (None, "stopping")
+    release.set()
+    ending = await task
+    assert (ending.reason, len(server.groups), server.farewells) == ("Stopped", 2, 1)
+
+
+async def test_stop_drops_what_does_not_finish_in_time():
+    started = asyncio.Event()
+
+    async def endless(_: int):
+        started.set()
+        await asyncio.Event().wait()
+
+    server, stop = MemoryServer(), asyncio.Event()
+    runner, _ = runner_for(endless, server)
+    task = asyncio.create_task(runner.run(stop))
+    await started.wait()
+    stop.set()
+    ending = await task
+    assert (ending.reason, server.groups, server.farewells) == ("Stopped", [], 1)
+
+
+async def test_back_pressure_keeps_groups_and_starts_no_more_than_the_workers_hold():
+    made = 0
+
+    async def counted(item: int) -> Group:
+        nonlocal made
+        made += 1
+        return await good(item)
+
+    server = MemoryServer()
+    server.room.clear()
+    runner, telemetry = runner_for(counted, server)
+    task = asyncio.create_task(run(runner))
+    for _ in range(2):
+        await server.waiting.acquire()
+    assert (made, server.groups) == (2, [])
+    assert telemetry.registry.get_sample_value("clotho_environment_groups_waiting") == 2
+    server.room.set()
+    assert (await task).reason == "Finished"
+    assert len(server.groups) >= 5
+
+
+async def test_a_failing_setup_says_so():
+    runner, _ = runner_for(good, MemoryServer())
+
+    async def setup():
+        raise FileNotFoundError("data.jsonl")
+
+    runner._environment.setup = setup
+    ending = await run(runner)
+    assert ending.reason == "EnvironmentFailed"
+    assert ending.message.startswith("setup() of the environment failed: FileNotFoundError: data.jsonl")
+
+
+async def test_evaluation_runs_when_the_step_passes_a_multiple(caplog):
+    seen: list[int] = []
+    server = MemoryServer()
+    runner, telemetry = runner_for(good, server, steps=50, evaluate_every_steps=10)
+
+    async def evaluate(_: object) -> Mapping[str, float]:
+        seen.append(len(server.groups))
+        if len(seen) == 1:
+            raise RuntimeError("no evaluation data")
+        return {"accuracy": 0.25, "useless": float("nan")}
+
+    runner._environment.evaluate = evaluate
+    assert (await run(runner)).reason == "Finished"
+    assert 2 <= len(seen) <= 5
+    assert "no evaluation data" in caplog.text
+    value = telemetry.registry.get_sample_value("clotho_environment_evaluation", {"measure": "accuracy"})
+    assert value == 0.25
+
+
+async def test_health_and_readiness(monkeypatch):
+    server = MemoryServer()
+    runner, _ = runner_for(good, server)
+    assert runner.unready() == "waiting for the API server and the trainer"
+    server.is_registered = True
+    assert runner.unready() is None
+    assert runner.unhealthy() is None
+    runner.last_activity -= 3600 + 61
+    assert runner.unhealthy() == "nothing has happened for 3661 s"
