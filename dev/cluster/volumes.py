@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from pathlib import Path
 
-from cluster.kubectl import Kubectl
+from cluster.kubectl import Kubectl, KubectlError
 from cluster.manifests import Manifest, volume
 
 POOL = 16
@@ -26,7 +27,8 @@ def recycle(kubectl: Kubectl, folder: Path) -> None:
             if phase == "Released":
                 _empty(folder / name)
                 forget = '[{"op": "remove", "path": "/spec/claimRef"}]'
-                kubectl.run("patch", "persistentvolume", name, "--type=json", f"--patch={forget}")
+                with contextlib.suppress(KubectlError):  # the watch may tell of one release twice
+                    kubectl.run("patch", "persistentvolume", name, "--type=json", f"--patch={forget}")
 
 
 def _empty(path: Path) -> Path:
