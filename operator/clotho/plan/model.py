@@ -76,8 +76,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     """All that is known of one run besides the TrainingRun itself.
 
     Only what carries this run's uid in UID_LABEL belongs in here: pods of an earlier run of the same name do not.
-    The answers of the operator's own writes are in `pods` and `objects` at once; `pending` names writes whose outcome
-    is not known (time-out, lost connection): nothing is decided about these objects until the watch has shown them.
+    The operator's own writes are in `pods` and `objects` at once; where an answer was lost, `cluster/` finds out what
+    became of the write before it asks for the next plan.
     `refused` holds the last answer to a Create or Apply that was refused (422: permanent; 403 such as a quota: not), as
     long as the spec's generation is the same; retries with backoff are up to `cluster/`.
     """
@@ -85,7 +85,6 @@ class Observed(Struct, frozen=True, kw_only=True):
     pods: tuple[Pod, ...] = ()
     objects: Mapping[ObjectKey, ObjectSeen] = field(default_factory=dict)
     probes: Probes = Probes()
-    pending: frozenset[ObjectKey] = frozenset()
     refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
 
 

@@ -127,12 +127,11 @@ def _after_the_end(situation: Situation) -> Decision:
 
 
 def _with_status(situation: Situation, decision: Decision, status: TrainingRunStatus) -> Plan:
-    actions = tuple(action for action in decision.actions if action.key not in situation.observed.pending)
     due = write_time(situation, status)
     if due is None or due > situation.now:
-        return Plan(actions=actions, wake_at=earliest([decision.wake_at, due]))
+        return Plan(actions=decision.actions, wake_at=earliest([decision.wake_at, due]))
     return Plan(
-        actions=actions,
+        actions=decision.actions,
         status=msgspec.structs.replace(status, written_at=situation.moment),
         events=(*decision.notices, *phase_events(situation.stored, status)),
         wake_at=decision.wake_at,

@@ -59,7 +59,7 @@ def _pods(situation: Situation) -> Iterator[Create]:
         for index in range(part.replicas):
             environment = part.name if part.component == ENVIRONMENT else ""
             key = ObjectKey("Pod", pod_name(situation.run.metadata, part.component, environment, index))
-            if index not in taken and key not in situation.observed.pending:
+            if index not in taken:
                 yield Create(key=key, manifest=_render(situation, part, index))
 
 
@@ -89,10 +89,9 @@ def remove_surplus(situation: Situation) -> tuple[Delete, ...]:
 
 
 def _is_absent(situation: Situation, key: ObjectKey) -> bool:
-    return key not in situation.observed.objects and key not in situation.observed.pending
+    return key not in situation.observed.objects
 
 
 def _differs(situation: Situation, key: ObjectKey, fingerprint: str) -> bool:
     seen = situation.observed.objects.get(key)
-    is_settled = seen is not None and not seen.is_terminating and key not in situation.observed.pending
-    return is_settled and seen is not None and seen.fingerprint != fingerprint
+    return seen is not None and not seen.is_terminating and seen.fingerprint != fingerprint

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from unit.plan.kstatus import kstatus
-from unit.plan.world import World, minimal_spec
 
 from clotho.api.status import FINISHED_PHASES
 from clotho.plan.model import Delete
+from unit.plan.kstatus import kstatus
+from unit.plan.world import World, minimal_spec
 
 pod_choice = st.integers(0, 5)
 kubelet = st.one_of(
@@ -39,7 +39,7 @@ crash = st.tuples(st.just("killed_after"), st.integers(0, 8))
 histories = st.lists(st.one_of(kubelet, kubelet, time_and_training, people, crash), max_size=40)
 
 
-def happen(world: World, what: str, argument: Any) -> None:
+def happen(world: World, what: str, argument: Any) -> None:  # noqa: PLR0912 - one branch an event
     names = sorted(world.pods)
     name = names[argument % len(names)] if names and isinstance(argument, int) else ""
     match what:
@@ -109,7 +109,7 @@ def test_promises_hold_in_every_history(history: list[tuple[str, Any]], stall_ac
 
 
 def assert_rest(world: World) -> None:
-    """Convergent: when nothing more happens, the run gets where it should be. Idempotent: then a pass writes nothing."""
+    """Convergent: left alone, the run gets where it should be. Idempotent: then a pass writes nothing."""
     for _ in range(12):
         world.settle(passes=60)
         world.terminate()

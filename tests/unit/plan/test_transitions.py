@@ -5,10 +5,10 @@ from itertools import product
 from typing import get_args
 
 import pytest
-from unit.plan.kstatus import kstatus
-from unit.plan.world import World, minimal_spec, running_world
 
 from clotho.api.status import Phase
+from unit.plan.kstatus import kstatus
+from unit.plan.world import World, minimal_spec, running_world
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 SPEC = {"deadlineSeconds": 7200, "restarts": {"limit": 1}, "stall": {"afterSeconds": 600}}

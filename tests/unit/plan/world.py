@@ -1,4 +1,4 @@
-"""A small, pure cluster: it takes a plan's writes as the API server would, and lets a test play kubelet, user and clock."""
+"""A small, pure cluster: takes a plan's writes as the API server would; the test plays kubelet, user and clock."""
 
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
@@ -40,7 +40,6 @@ class World:
         self.pods: dict[str, Body] = {}
         self.objects: dict[ObjectKey, ObjectSeen] = {}
         self.probes = Probes()
-        self.pending: frozenset[ObjectKey] = frozenset()
         self.is_deleted = False
         self.born = 0
         self.events: list[str] = []
@@ -72,7 +71,6 @@ class World:
             pods=tuple(parse_pod(pod) for pod in self.pods.values()),
             objects=dict(self.objects),
             probes=self.probes,
-            pending=self.pending,
         )
 
     def plan(self) -> Plan:
