@@ -1,4 +1,4 @@
-"""Checks scored groups. Fields stay the JSON that the client wrote; numbers become objects one row at a time."""
+"""Checks scored groups a row at a time. What is kept is the JSON that the client wrote, field by field."""
 
 import re
 from collections.abc import Callable
@@ -18,22 +18,22 @@ _TOO_LARGE_A_NUMBER: Final = b"1e999"
 
 
 class ScoredData(Struct, frozen=True):
-    """The fields of a group, undecoded, in the order in which batches spell them."""
+    """The fields of a group, in the order in which batches spell them. Arrays are cut into rows, nothing is decoded."""
 
-    tokens: Raw
-    masks: Raw
+    tokens: list[Raw]
+    masks: list[Raw]
     scores: Raw
-    advantages: Raw = _NULL
-    ref_logprobs: Raw = _NULL
+    advantages: list[Raw] | None = None
+    ref_logprobs: list[Raw] | None = None
     messages: Raw = _NULL
     generation_params: Raw = _NULL
-    inference_logprobs: Raw = _NULL
+    inference_logprobs: list[Raw] | None = None
     overrides: Raw = _NULL
     group_overrides: Raw = _NULL
     images: Raw = _NULL
     env_id: Raw = _NULL
-    distill_token_ids: Raw = _NULL
-    distill_logprobs: Raw = _NULL
+    distill_token_ids: list[Raw] | None = None
+    distill_logprobs: list[Raw] | None = None
 
 
 class Group(Struct, frozen=True):
@@ -59,12 +59,12 @@ _Object = dict[str, Any]
 _FIELDS: Final = Decoder(ScoredData)
 _ROWS: Final = Decoder(list[Raw])
 _TOKENS: Final = Decoder(list[_Token])
-_SCORES: Final = Decoder(list[float])
+_NUMBERS: Final = Decoder(list[float])
 _PER_TOKEN: Final[dict[str, Decoder[Any]]] = {
     "masks": _TOKENS,
-    "advantages": _SCORES,
-    "ref_logprobs": _SCORES,
-    "inference_logprobs": _SCORES,
+    "advantages": _NUMBERS,
+    "ref_logprobs": _NUMBERS,
+    "inference_logprobs": _NUMBERS,
     "distill_token_ids": Decoder(list[list[_Token]]),
     "distill_logprobs": Decoder(list[list[float]]),
 }
@@ -114,9 +114,10 @@ def _parse_groups(body: bytes, max_tokens: int) -> list[Group]:
 def _parse_group(body: bytes, max_tokens: int) -> Group:
     data = decode(body, _FIELDS)
     lengths = _token_lengths(data.tokens, max_tokens)
-    _check_count("scores", len(decode(data.scores, _SCORES, ("scores",))), lengths)
+    _check_count("scores", len(decode(data.scores, _NUMBERS, ("scores",))), lengths)
     for name, decoder in _PER_TOKEN.items():
-        _check_rows(name, getattr(data, name), decoder, lengths)
+        if (rows := getattr(data, name)) is not None:
+            _check_rows(name, rows, decoder, lengths)
     others = {name: _optional(getattr(data, name), decoder, name) for name, decoder in _OTHERS.items()}
     if others["overrides"] is not None:
         _check_count("overrides", len(others["overrides"]), lengths)
@@ -130,9 +131,9 @@ def _parse_group(body: bytes, max_tokens: int) -> Group:
     )
 
 
-def _token_lengths(tokens: Raw, max_tokens: int) -> list[int]:
+def _token_lengths(rows: list[Raw], max_tokens: int) -> list[int]:
     lengths = []
-    for index, row in enumerate(_rows("tokens", tokens)):
+    for index, row in enumerate(rows):
         length = len(decode(row, _TOKENS, ("tokens", index)))
         if length == 0:
             raise InvalidError(("tokens", index), "the sequence is empty")
@@ -144,10 +145,7 @@ def _token_lengths(tokens: Raw, max_tokens: int) -> list[int]:
     return lengths
 
 
-def _check_rows(name: str, field: Raw, decoder: Decoder[Any], lengths: list[int]) -> None:
-    if name != "masks" and _is_null(field):
-        return
-    rows = _rows(name, field)
+def _check_rows(name: str, rows: list[Raw], decoder: Decoder[Any], lengths: list[int]) -> None:
     _check_count(name, len(rows), lengths)
     for index, (row, expected) in enumerate(zip(rows, lengths, strict=True)):
         length = len(decode(row, decoder, (name, index)))
@@ -160,10 +158,6 @@ def _check_count(name: str, count: int, lengths: list[int]) -> None:
         raise InvalidError((name,), f"{count} entries for {len(lengths)} sequences of tokens")
 
 
-def _rows(name: str, field: Raw) -> list[Raw]:
-    return decode(field, _ROWS, (name,))
-
-
 def _optional(field: Raw, decoder: Decoder[T], name: str) -> T | None:
     return None if _is_null(field) else decode(field, decoder, (name,))
 
@@ -173,5 +167,17 @@ def _is_null(field: Raw) -> bool:
 
 
 def _spell(data: ScoredData) -> bytes:
-    parts = [b'"%s":%b' % (name.encode(), getattr(data, name)) for name in ScoredData.__struct_fields__]
-    return b"{" + b",".join(parts) + b"}"
+    """One copy of the bytes, however large."""
+    parts: list[bytes | Raw] = []
+    for name in ScoredData.__struct_fields__:
+        parts += (b',"', name.encode(), b'":', *_spell_field(getattr(data, name)))
+    return b"".join([b'{"', *parts[1:], b"}"])
+
+
+def _spell_field(value: Raw | list[Raw] | None) -> list[bytes | Raw]:
+    if value is None:
+        return [b"null"]
+    if isinstance(value, Raw):
+        return [value]
+    separated = [part for row in value for part in (b",", row)]
+    return [b"[", *separated[1:], b"]"]
