@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 from pathlib import Path
 
-from cluster.kubectl import Kubectl, KubectlError
+from cluster.kubectl import Kubectl
 from cluster.manifests import Manifest, volume
 
 POOL = 16
@@ -24,11 +23,16 @@ def recycle(kubectl: Kubectl, folder: Path) -> None:
     with subprocess.Popen([*argv, "--no-headers", f"--output={COLUMNS}"], stdout=subprocess.PIPE, text=True) as watch:
         for line in watch.stdout or []:
             name, phase = line.split()
-            if phase == "Released":
+            if phase == "Released" and _is_released(kubectl, name):
                 _empty(folder / name)
                 forget = '[{"op": "remove", "path": "/spec/claimRef"}]'
-                with contextlib.suppress(KubectlError):  # the watch may tell of one release twice
-                    kubectl.run("patch", "persistentvolume", name, "--type=json", f"--patch={forget}")
+                kubectl.run("patch", "persistentvolume", name, "--type=json", f"--patch={forget}")
+
+
+def _is_released(kubectl: Kubectl, name: str) -> bool:
+    """The watch may tell of one release twice, and late: by then the volume can hold somebody else's data."""
+    phase: str = kubectl.get(f"persistentvolume/{name}")["status"]["phase"]
+    return phase == "Released"
 
 
 def _empty(path: Path) -> Path:
