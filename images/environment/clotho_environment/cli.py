@@ -154,7 +154,8 @@ def _process(options: argparse.Namespace) -> Termination:
 
 
 def _wait(options: argparse.Namespace) -> Termination:
-    from clotho_environment.wait import tokenizer_path, wait
+    from clotho_environment.tokenizer import tokenizer_path
+    from clotho_environment.wait import wait
 
     run = run_config.load(options.config)
     return _run(wait(run, os.environ.get(TOKEN_VARIABLE, ""), options.tokenizer or tokenizer_path(), options.timeout))

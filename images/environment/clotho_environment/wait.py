@@ -1,10 +1,7 @@
 """`wait`: the init container. Returns when the API server, the trainer and inference are there, with the tokenizer."""
 
 import asyncio
-import io
 import logging
-import os
-import tarfile
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -15,21 +12,16 @@ import msgspec
 from msgspec import Struct
 
 from clotho_contract.config import RunConfig
-from clotho_contract.names import TOKENIZER_PATH, TOKENIZER_VARIABLE
 from clotho_contract.termination import Reason, Termination
 from clotho_environment.connections import open_session
+from clotho_environment.tokenizer import TokenizerError, unpack_tokenizer
 
 log = logging.getLogger(__name__)
 
 REMIND_SECONDS: Final = 30.0
-TOKENIZER_LIMIT: Final = 512 * 1024**2
 
 Check = Callable[[], Awaitable[str | None]]
 """None when it is there, else one sentence that says what is missing."""
-
-
-def tokenizer_path() -> Path:
-    return Path(os.environ.get(TOKENIZER_VARIABLE) or TOKENIZER_PATH)
 
 
 async def wait(run: RunConfig, token: str, tokenizer: Path, timeout_seconds: float | None) -> Termination:
@@ -97,7 +89,10 @@ class Waiter:
         status, body = await self._get(self._inference + "/tokenizer.tar")
         if status != HTTPStatus.OK:
             return f"inference answers {status} to /tokenizer.tar"
-        unpack_tokenizer(body, path)
+        try:
+            await asyncio.to_thread(unpack_tokenizer, body, path)
+        except TokenizerError as error:
+            raise RefusedError(str(error)) from error
         return None
 
     async def _get(self, url: str) -> tuple[int, bytes]:
@@ -105,20 +100,6 @@ class Waiter:
             if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise RefusedError(f"{url} refuses our token ({response.status})", "Unauthorized")
             return response.status, await response.read()
-
-
-def unpack_tokenizer(archive: bytes, path: Path) -> None:
-    """Plain files only and nothing outside `path`: the archive comes over the network."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            if sum(member.size for member in tar) > TOKENIZER_LIMIT:
-                raise RefusedError(f"the tokenizer is larger than {TOKENIZER_LIMIT // 1024**2} MiB")
-            path.mkdir(parents=True, exist_ok=True)
-            tar.extractall(path, filter="data")
-    except tarfile.TarError as error:
-        raise RefusedError(f"/tokenizer.tar is not a sound archive: {error}") from error
-    except OSError as error:
-        raise RefusedError(f"cannot write the tokenizer to {path}: {error}") from error
 
 
 def _batch_size(body: bytes) -> int:

@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 SECRET_VARIABLES: Final = (TOKEN_VARIABLE, ADMIN_TOKEN_VARIABLE, "OPENAI_API_KEY")
 LINE_LIMIT: Final = 1024**2
 _LEVEL: Final = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
-_NOISE: Final = re.compile(r"env_manager: Status dict|max_num_workers: |HTTP Request: |Scores are the same in a group")
+_NOISE: Final = re.compile(
+    r"env_manager: Status dict|max_num_workers: |HTTP Request: |Scores are the same in a group"
+    r"|^\s+\w+=|^\s*\w*Config\($|^\s*[\[\])]+,?$"  # the config, printed field by field
+)
 _FAILURE: Final = re.compile(r"Error in (collect_trajectories|scoring)|Scoring exception|Task exception was never")
 _NUMBERS: Final = re.compile(r"\d+")
 

@@ -23,7 +23,7 @@ from clotho_environment.entries import EntryError
 from clotho_environment.process import Order
 from clotho_environment.serve import check_batch, current_steps, status_server, stop_signal
 from clotho_environment.telemetry import Telemetry
-from clotho_environment.wait import tokenizer_path
+from clotho_environment.tokenizer import tokenizer_path
 
 log = logging.getLogger(__name__)
 
