@@ -1,0 +1,67 @@
+# `make` alone prints what there is. Every target installs what it needs itself.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help
+
+UV_VERSION := 0.13.7
+PYTHON ?= python3
+UV := $(or $(shell command -v uv 2>/dev/null),.tools/uv/bin/uv)
+VENV := .venv/.complete
+TOOLS := .tools/cluster/.complete
+RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
+CLUSTER_TOOL := PYTHONPATH=dev .tools/cluster/bin/python -m cluster
+
+help: ## Show this table
+	@printf 'Clotho: reinforcement-learning fine-tuning on Kubernetes.\n\n'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+	@printf '\n  CLUSTER=embedded|kind|current chooses the cluster (embedded where it can run, else kind).\n'
+
+include $(wildcard make/*.mk)
+
+.tools/uv/bin/uv:
+	@echo "Installing uv $(UV_VERSION) into .tools (once) ..."
+	@$(PYTHON) -m venv .tools/uv && .tools/uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(VENV): pyproject.toml uv.lock | $(UV)
+	@echo "Installing the Python packages (once; several GB with torch) ..."
+	@$(UV) sync --frozen --all-extras --quiet && touch $@
+
+# The cluster's command line alone needs a few megabytes only.
+$(TOOLS): pyproject.toml uv.lock | $(UV)
+	@UV_PROJECT_ENVIRONMENT=.tools/cluster $(UV) sync --frozen --only-group cluster --quiet && touch $@
+
+.PHONY: test lint format unit integration e2e
+test: $(VENV) ## Run every test tier that this machine can run
+	@$(RUN) python dev/tiers.py
+
+lint: $(VENV) ## Check style, types, layers and generated files
+	@$(RUN) python dev/tiers.py lint
+
+unit: $(VENV) ## Run the unit tests (no I/O, seconds)
+	@$(RUN) python dev/tiers.py unit
+
+integration: $(VENV) ## Run the tests that need a real API server or real processes
+	@$(RUN) python dev/tiers.py integration
+
+e2e: $(VENV) ## Run the tests on a real node with real pods (root)
+	@$(RUN) python dev/tiers.py e2e
+
+format: $(VENV) ## Format the Python code
+	@$(RUN) ruff format . && $(RUN) ruff check --fix .
+
+.PHONY: cluster cluster-down cluster-status images
+cluster: $(TOOLS) ## Start a one-node Kubernetes on this machine
+	@$(CLUSTER_TOOL) up $(CLUSTER_FLAGS)
+
+cluster-down: $(TOOLS) ## End it and remove everything it made
+	@$(CLUSTER_TOOL) down
+
+cluster-status: $(TOOLS) ## Show its components and how they are
+	@$(CLUSTER_TOOL) status || true
+
+images: $(TOOLS) ## Build the images that changed and import them into the cluster
+	@$(CLUSTER_TOOL) images
+
+.PHONY: clean
+clean: ## Remove what was installed here (the cache folder stays)
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
