@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from clotho_contract.names import TERMINATION_MESSAGE_PATH, TERMINATION_MESSAGE_VARIABLE
+from clotho_contract.progress import Progress
 
 Reason = Literal[
     "Finished",  # the work is done; for a trainer: last step and final checkpoint
@@ -28,12 +29,15 @@ class Termination(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Reason
     message: str
     step: int | None = None
+    progress: Progress | None = None  # a trainer's final figures: nobody can ask it for them any more
 
 
 def encode(termination: Termination) -> bytes:
     body = msgspec.json.encode(termination)
     if len(body) <= LIMIT:
         return body
+    if termination.progress is not None:
+        return encode(msgspec.structs.replace(termination, progress=None))
     excess = len(body) - LIMIT
     shorter = termination.message.encode()[: -(excess + 3)].decode(errors="ignore") + "…"
     return msgspec.json.encode(msgspec.structs.replace(termination, message=shorter))

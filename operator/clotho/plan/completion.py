@@ -1,8 +1,6 @@
 """Completed: the trainer says that the last step is done and its final checkpoint written. Never just exit code 0."""
 
-from clotho.plan.pods import Pod
 from clotho.plan.situation import Decision, Situation
-from clotho_contract import termination
 
 
 def is_complete(situation: Situation) -> bool:
@@ -10,7 +8,7 @@ def is_complete(situation: Situation) -> bool:
     progress = situation.progress
     if progress is not None and progress.state == "finished" and progress.step >= wanted:
         return True
-    words = last_words(situation.trainer_pod)
+    words = situation.last_words
     return words is not None and words.reason == "Finished" and (words.step or 0) >= wanted
 
 
@@ -28,12 +26,3 @@ def complete(situation: Situation) -> Decision:
         message=f"All {steps} steps are done and the final checkpoint is written.",
         parts=situation.parts,
     )
-
-
-def last_words(pod: Pod | None) -> termination.Termination | None:
-    """What an ended trainer wrote as its termination message."""
-    if pod is None:
-        return None
-    states = (container.state.terminated for container in pod.status.container_statuses)
-    spoken = (termination.decode(state.message) for state in states if state is not None and state.message)
-    return next((words for words in spoken if words is not None), None)

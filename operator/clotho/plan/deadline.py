@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from clotho.api.training_run import TrainingRun
-from clotho.plan.situation import later
+from clotho.plan.progress import run_progress
+from clotho.plan.situation import Situation, later
 
 
 def deadline_of(run: TrainingRun) -> datetime | None:
@@ -12,9 +13,9 @@ def deadline_of(run: TrainingRun) -> datetime | None:
     return later(run.status.start_time, run.spec.deadline_seconds)
 
 
-def deadline_message(run: TrainingRun) -> str:
-    step = run.status.progress.step if run.status.progress else 0
+def deadline_message(situation: Situation) -> str:
+    spec, progress = situation.run.spec, run_progress(situation)
     return (
-        f"The run was not complete within deadlineSeconds ({run.spec.deadline_seconds}): "
-        f"it reached step {step} of {run.spec.training.steps}."
+        f"The run was not complete within deadlineSeconds ({spec.deadline_seconds}): "
+        f"it reached step {progress.step if progress else 0} of {spec.training.steps}."
     )

@@ -58,7 +58,7 @@ def decide(situation: Situation) -> Decision:
         return refuse(situation, "; ".join(wrong))
     deadline = deadline_of(run)
     if deadline is not None and deadline <= situation.now:
-        return fail(situation, "DeadlineExceeded", deadline_message(run))
+        return fail(situation, "DeadlineExceeded", deadline_message(situation))
     accounting = account_for_failures(situation)
     if accounting.give_up:
         return fail(situation, accounting.give_up.reason, sentence(accounting.give_up.explanation), accounting.parts)

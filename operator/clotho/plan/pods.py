@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from clotho.api.metadata import Metadata
 from clotho.api.names import ATTEMPT_LABEL, COMPONENT_LABEL, ENVIRONMENT_LABEL, INDEX_LABEL
+from clotho_contract import termination
 
 
 class _Shape(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -118,6 +119,15 @@ class Pod(Struct, frozen=True, kw_only=True):
     def containers(self) -> tuple[ContainerStatus, ...]:
         """Init containers first: that is the order in which they fail."""
         return self.status.init_container_statuses + self.status.container_statuses
+
+    @property
+    def last_words(self) -> termination.Termination | None:
+        """What the main containers wrote as they ended, where it is of our making."""
+        for container in self.status.container_statuses:
+            ended = container.state.terminated
+            if ended is not None and ended.message and (words := termination.decode(ended.message)):
+                return words
+        return None
 
     def condition(self, kind: str) -> PodCondition | None:
         for found in self.status.conditions:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from clotho.api.status import Results, RunProgress
-from clotho.plan.completion import last_words
 from clotho.plan.situation import Situation
 from clotho.render.objects import trainer_claim_name
 from clotho_contract.progress import CheckpointInfo, HistorySample, Progress
@@ -17,7 +16,7 @@ HISTORY_LIMIT: Final = 10
 def run_progress(situation: Situation) -> RunProgress | None:
     """The step never goes back: a trainer that resumes repeats what is already counted."""
     before, said = situation.run.status.progress, situation.progress
-    words = last_words(situation.trainer_pod)
+    words = situation.last_words
     reached = max(
         before.step if before else 0,
         said.step if said else 0,

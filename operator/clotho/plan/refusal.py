@@ -7,7 +7,7 @@ import msgspec
 from clotho.api.status import Condition, ConditionType, TrainingRunStatus, Truth
 from clotho.api.training_run import UnreadableRun
 from clotho.plan.model import Event, Plan
-from clotho.plan.situation import Decision, Situation, sentence
+from clotho.plan.situation import Decision, Situation
 
 
 def refuse(situation: Situation, problem: str) -> Decision:
@@ -15,17 +15,21 @@ def refuse(situation: Situation, problem: str) -> Decision:
     return Decision(
         phase=situation.run.status.phase,
         reason="Invalid",
-        message=sentence(problem),
+        message=_say(problem),
         parts=situation.parts,
         is_stuck=True,
         is_refused=True,
     )
 
 
+def _say(problem: str) -> str:
+    return f"The spec is not valid: {problem}."
+
+
 def plan_refusal(run: UnreadableRun, now: datetime) -> Plan:
     """For a spec that does not even decode: there is nothing to decide, only something to say."""
     moment, generation, before = now.replace(microsecond=0), run.metadata.generation, run.status
-    message = sentence(run.problem)
+    message = _say(run.problem)
 
     def condition(kind: ConditionType, truth: Truth) -> Condition:
         old = before.condition(kind)

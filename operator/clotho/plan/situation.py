@@ -12,6 +12,7 @@ from clotho.plan.parts import Parts
 from clotho.plan.pods import Pod
 from clotho.plan.settings import PlanSettings
 from clotho_contract.progress import Progress
+from clotho_contract.termination import Termination
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -32,8 +33,14 @@ class Situation(Struct, frozen=True, kw_only=True):
         return self.parts.trainer.pods[0] if self.parts.trainer.pods else None
 
     @property
+    def last_words(self) -> Termination | None:
+        return self.trainer_pod.last_words if self.trainer_pod else None
+
+    @property
     def progress(self) -> Progress | None:
-        """The present trainer's last answer; what an earlier one said does not count."""
+        """The present trainer's last words, else its last answer; what an earlier one said does not count."""
+        if self.last_words is not None and self.last_words.progress is not None:
+            return self.last_words.progress
         probe, pod = self.observed.probes.trainer, self.trainer_pod
         return probe.answer if probe is not None and pod is not None and probe.pod_uid == pod.uid else None
 

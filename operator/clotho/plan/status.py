@@ -150,6 +150,8 @@ def write_time(situation: Situation, new: TrainingRunStatus) -> datetime | None:
     if _without_numbers(new) == _without_numbers(old):
         if _numbers(new) == _numbers(old):
             return None
+        if situation.last_words is not None:  # the pod that says it may be gone in a moment
+            return situation.now
         return later(old.written_at or situation.now, settings.progress_interval_seconds)
     if _can_wait(old, new):
         written = old.written_at or situation.run.metadata.creation_timestamp or situation.now
@@ -191,7 +193,8 @@ def _numbers(status: TrainingRunStatus) -> tuple[object, ...]:
 
 
 def _without_numbers(status: TrainingRunStatus) -> TrainingRunStatus:
-    message = "" if status.message.startswith("Training: ") else status.message
+    ready = status.condition("Ready")
+    message = "" if ready is not None and ready.status == "True" else status.message  # it counts the steps
     return msgspec.structs.replace(
         status, progress=None, history=(), checkpoint=None, wandb_url="", message=message, written_at=None
     )

@@ -10,6 +10,7 @@ from clotho.plan.health import problems, stuck_check_time
 from clotho.plan.model import Delete
 from clotho.plan.parts import Part
 from clotho.plan.pods import Pod
+from clotho.plan.progress import checkpoint
 from clotho.plan.restarts import delete_pod
 from clotho.plan.situation import Decision, Situation, later
 
@@ -63,8 +64,8 @@ def _waiting_for(situation: Situation, stage: tuple[tuple[Part, Pod], ...]) -> s
 
 
 def _farewell(situation: Situation, end: Phase) -> str:
-    checkpoint = situation.run.status.checkpoint
-    kept = f"the checkpoint of step {checkpoint.step} is kept" if checkpoint else "there is no checkpoint yet"
+    saved = checkpoint(situation)
+    kept = f"the checkpoint of step {saved.step} is kept" if saved else "there is no checkpoint yet"
     if end == "Suspended":
         return f"Suspended; {kept}. Set spec.suspend to false to go on."
     return f"Stopped as asked; {kept}."

@@ -197,13 +197,18 @@ class World:
         container_reason: str = "",
         pod_reason: str = "",
         message: str = "it broke",
+        progress: Progress | None = None,
     ) -> None:
         pod = self.pods[name]
         if pod["status"]["phase"] in ("Succeeded", "Failed"):
             return
         self._touch(pod)
-        words = encode(Termination(reason=reason, message=message, step=step)).decode() if reason else ""
-        ended = {"exitCode": code, "reason": container_reason or "Error", "message": words}
+        words = Termination(reason=reason, message=message, step=step, progress=progress) if reason else None
+        ended = {
+            "exitCode": code,
+            "reason": container_reason or "Error",
+            "message": encode(words).decode() if words else "",
+        }
         pod["status"] = {
             "phase": "Succeeded" if code == 0 else "Failed",
             "reason": pod_reason,
