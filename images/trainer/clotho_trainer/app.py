@@ -136,9 +136,9 @@ def _make_backend(config: RunConfig, data: Path) -> Backend:
         return TinkerBackend(config, data)
     _use_one_gpu()
     _quiet_libraries()
-    from clotho_trainer.local_backend import LocalBackend
+    from clotho_trainer import local_backend
 
-    return LocalBackend(config, data)
+    return local_backend.load(config, data)
 
 
 def _service(config: RunConfig, backend: Backend, board: Board) -> Service:

@@ -1,12 +1,12 @@
 """Scored groups as they come over the wire, checked one by one: a bad group must not take a good batch with it."""
 
-import math
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 UNTRAINED = -100  # in `masks`: this token was not written by the policy
+_HUGE = 1e30  # single precision ends at 3e38
 NOT_SAMPLED = 1.0  # in `inference_logprobs`: the same
 
 
@@ -64,8 +64,8 @@ def check(group: Group, vocabulary: int) -> None:
     for name, values in per_sequence.items():
         if values is not None and len(values) != size:
             raise InvalidGroupError(f"{name} has {len(values)} entries for {size} sequences")
-    if not all(math.isfinite(score) for score in group.scores):
-        raise InvalidGroupError("a score is not a finite number")
+    if not all(abs(score) < _HUGE for score in group.scores):
+        raise InvalidGroupError("a score is too large to compute with")
     for index, tokens in enumerate(group.tokens):
         _check_sequence(group, index, tokens, vocabulary)
 
@@ -86,5 +86,5 @@ def _check_sequence(group: Group, index: int, tokens: list[int], vocabulary: int
         if values is not None and len(values) != len(tokens):
             raise InvalidGroupError(f"{name}[{index}] has {len(values)} entries for {len(tokens)} tokens")
     numbers = [*(per_token["advantages"] or ()), *(per_token["inference_logprobs"] or ())]
-    if not all(math.isfinite(number) for number in numbers):
-        raise InvalidGroupError(f"sequence {index} has an advantage or log-probability that is not a finite number")
+    if not all(abs(number) < _HUGE for number in numbers):
+        raise InvalidGroupError(f"sequence {index} has an advantage or log-probability too large to compute with")

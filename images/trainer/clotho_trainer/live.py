@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import torch
 
+from clotho_trainer.lean_adapters import Undo, lean
+
 Mode = Literal["training", "decoding"]
 
 
@@ -21,7 +23,7 @@ class LiveWeights:
         self._holder: Mode | None = None
         self._training_waits = 0
         self._mode: Mode | None = None
-        self._masters: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+        self._undo_lean: Undo | None = None
 
     @property
     def device(self) -> torch.device:
@@ -73,19 +75,6 @@ class LiveWeights:
             return
         self._mode = mode
         self.model.train(mode == "training")
-        if mode == "training":
-            for parameter, master in self._masters:
-                parameter.data = master
-            self._masters = []
-        else:
-            self._lower_adapters()
-
-    def _lower_adapters(self) -> None:
-        """Decode with the adapters in the precision in which the training forward multiplies them."""
-        dtype = self.compute_dtype
-        if dtype == torch.float32:
-            return
-        for parameter in self.model.parameters():
-            if parameter.requires_grad and parameter.dtype == torch.float32:
-                self._masters.append((parameter, parameter.data))
-                parameter.data = parameter.data.to(dtype)
+        if self._undo_lean is not None:
+            self._undo_lean()
+        self._undo_lean = lean(self.model, self.compute_dtype) if mode == "decoding" else None

@@ -23,21 +23,17 @@ log = logging.getLogger(__name__)
 _TOKENS_A_PASS = 16_384  # where the config leaves the micro-batch to us; halved whenever the GPU runs out of memory
 
 
+def load(config: RunConfig, work: Path) -> "LocalBackend":
+    tokenizer = policy.load_tokenizer(config.model)
+    return LocalBackend(config, policy.load_model(config.model, tokenizer), tokenizer, work)
+
+
 class LocalBackend:
-    def __init__(self, config: RunConfig, work: Path) -> None:
+    def __init__(self, config: RunConfig, model: Any, tokenizer: Any, work: Path) -> None:
         training = config.training
-        tokenizer = policy.load_tokenizer(config.model)
-        model = policy.load_model(config.model, tokenizer)
         adapter = policy.adapter_config(training.lora)
-        if adapter is None and config.model.quantization != "none":
-            raise TrainerError("InvalidConfig", "model.quantization nf4 trains adapters only: set training.lora.rank")
         if adapter is None and model.dtype != torch.float32:
             log.warning("full weights in %s lose small updates; model.dtype float32 keeps them", model.dtype)
-        if adapter is not None and config.model.quantization == "nf4":
-            from peft import prepare_model_for_kbit_training
-
-            prepare: Any = prepare_model_for_kbit_training
-            model = prepare(model, training.gradient_checkpointing)
         self._end_tokens = policy.end_tokens(model, tokenizer)
         self._trainer = grpo.make_trainer(model, tokenizer, adapter, training, config.inference.temperature)
         self._training = training

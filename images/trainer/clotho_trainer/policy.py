@@ -55,6 +55,11 @@ def load_model(model: Model, tokenizer: Any) -> Any:
             raise
         raise unreadable(model, "model", error) from error
     check_vocabulary(model.name, tokenizer, loaded.get_input_embeddings().num_embeddings)
+    if model.quantization == "nf4":
+        from peft import prepare_model_for_kbit_training
+
+        prepare: Any = prepare_model_for_kbit_training
+        loaded = prepare(loaded, use_gradient_checkpointing=False)  # switched on later, where the config asks for it
     parameters = sum(parameter.numel() for parameter in loaded.parameters())
     torch.set_num_threads(thread_count(parameters, available_processors()))
     log.info("loaded %s: %.1f million parameters, %s on %s", model.name, parameters / 1e6, loaded.dtype, loaded.device)

@@ -1,0 +1,50 @@
+"""While decoding, a LoRA layer is three matrix products and nothing else: PEFT's own forward costs more in Python
+than the GPU spends on the work. The adapter is never merged: small updates would be lost in the base's precision."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+Undo = Callable[[], None]
+
+
+def lean(model: Any, dtype: torch.dtype) -> Undo:
+    """Put lean forwards over the plain LoRA layers, with the adapters in `dtype`; the others stay as they are."""
+    layers = list(_plain_layers(model))
+    for layer, adapter in layers:
+        layer.forward = _forward(layer, adapter, dtype)
+
+    def undo() -> None:
+        for layer, _ in layers:
+            del layer.forward
+
+    return undo
+
+
+def _plain_layers(model: Any) -> Iterator[tuple[Any, str]]:
+    try:
+        from peft.tuners.lora import Linear
+    except ImportError:
+        return
+    for module in model.modules():
+        if type(module) is not Linear or type(module.base_layer) is not torch.nn.Linear or module.merged:
+            continue
+        active = module.active_adapters
+        if len(active) == 1 and active[0] in module.lora_A and not module.lora_variant and not module.lora_bias[active[0]]:
+            yield module, active[0]
+
+
+def _forward(layer: Any, adapter: str, dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    weight, bias = layer.base_layer.weight, layer.base_layer.bias
+    with torch.no_grad():
+        down = layer.lora_A[adapter].weight.to(dtype)
+        up = (layer.lora_B[adapter].weight * layer.scaling[adapter]).to(dtype).t()
+
+    def forward(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        output = functional.linear(x, weight, bias)
+        output.view(-1, output.shape[-1]).addmm_(functional.linear(x, down).view(-1, down.shape[0]), up)
+        return output
+
+    return forward

@@ -1,0 +1,159 @@
+"""The learning rate, threads, preflight, failures and the board: small rules, one table each."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from clotho_contract.config import ConfigError, Endpoints, EnvironmentConfig, RunConfig, RunIdentity
+from clotho_contract.progress import CheckpointInfo
+from clotho_contract.settings import Lora, Model, Training
+from clotho_contract.termination import Termination
+from clotho_trainer import preflight
+from clotho_trainer.board import Board
+from clotho_trainer.failures import TrainerError, classify, exit_code
+from clotho_trainer.processors import available_processors, thread_count
+from clotho_trainer.schedule import learning_rate
+
+
+def config(*, model: Model | None = None, training: Training | None = None, group_size: int = 16) -> RunConfig:
+    return RunConfig(
+        run=RunIdentity(name="run", namespace="default", id="run-1"),
+        endpoints=Endpoints(api_server="http://api", inference="http://inference"),
+        model=model or Model(name="some/model"),
+        training=training or Training(steps=10),
+        environments=(EnvironmentConfig(name="gsm8k", config={"group_size": group_size}),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "warmup", "rates"),
+    [
+        ("constant", 0, [1.0, 1.0, 1.0]),
+        ("constant", 4, [1.0, 1.0, 1.0]),
+        ("constant_with_warmup", 4, [0.2, 1.0, 1.0]),
+        ("linear", 0, [1.0, 0.5, 0.1]),
+        ("linear", 5, [1 / 6, 1.0, 0.2]),
+        ("cosine", 0, [1.0, 0.5, 0.0245]),
+    ],
+)
+def test_the_learning_rate_is_a_function_of_the_step(scheduler: str, warmup: int, rates: list[float]) -> None:
+    training = Training(steps=10, learning_rate=1.0, scheduler=scheduler, warmup_steps=warmup)  # type: ignore[arg-type]
+    assert [learning_rate(training, step) for step in (0, 5, 9)] == pytest.approx(rates, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 64), ("", 64)]
+)
+def test_threads_follow_the_containers_limit(
+    text: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    cgroup = tmp_path / "cpu.max"
+    cgroup.write_text(text)
+    assert available_processors(cgroup) == expected
+
+
+def test_tiny_models_use_one_thread() -> None:
+    assert thread_count(90_000, available=8) == 1
+    assert thread_count(600_000_000, available=8) == 8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (
+            config(training=Training(steps=1, batch_size=100)),
+            "training.batchSize: 100 is not a multiple of group_size 16 (environment gsm8k); use 96 or 112",
+        ),
+        (
+            config(training=Training(steps=1, batch_size=128, micro_batch_size=24)),
+            "training.microBatchSize: 24 does not divide batchSize 128; use a divisor, or 0 to let the trainer choose",
+        ),
+        (
+            config(model=Model(name="m", quantization="nf4"), training=Training(steps=1, lora=Lora(rank=0))),
+            "model.quantization nf4 trains adapters only: set training.lora.rank above 0",
+        ),
+    ],
+)
+def test_a_wrong_config_is_refused_before_anything_loads(wrong: RunConfig, sentence: str) -> None:
+    with pytest.raises(TrainerError) as caught:
+        preflight.check(wrong)
+    assert (caught.value.reason, caught.value.message) == ("InvalidConfig", sentence)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch names it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "words", "code"),
+    [
+        (TrainerError("ModelUnreadable", "no such folder"), "ModelUnreadable", "no such folder", 1),
+        (ConfigError("run.yaml: steps"), "InvalidConfig", "run.yaml: steps", 2),
+        (OutOfMemoryError("CUDA out of memory. Tried\nmore"), "OutOfMemory", "Tried; lower training.microBatch", 1),
+        (ZeroDivisionError("division by zero"), "InternalError", "ZeroDivisionError: division by zero", 1),
+    ],
+)
+def test_failures_are_classified(error: Exception, reason: str, words: str, code: int) -> None:
+    termination = classify(error, step=7)
+    assert termination.reason == reason
+    assert words in termination.message
+    assert "\n" not in termination.message
+    assert termination.step == 7
+    assert exit_code(termination) == code
+
+
+def test_a_good_end_exits_with_zero() -> None:
+    assert exit_code(Termination(reason="Finished", message="done")) == 0
+    assert exit_code(Termination(reason="Stopped", message="saved")) == 0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_step_beyond_the_stall_limit_is_unhealthy() -> None:
+    clock = Clock()
+    board = Board(10, stall_seconds=60, clock=clock)
+    assert board.healthy() is None
+    with board.stepping():
+        clock.now = 59
+        assert board.healthy() is None
+        clock.now = 61
+        assert board.healthy() == "step 1 has taken 61 s; the limit is 60 s"
+    assert board.healthy() is None
+
+
+def test_ready_means_registered_and_serving() -> None:
+    board = Board(10, stall_seconds=60)
+    assert board.ready() == "waiting for the model to load"
+    board.update(serving=True)
+    assert board.ready() is not None
+    board.update(registered=True)
+    assert board.ready() is None
+    board.engine_problem = lambda: "the decoder failed"
+    assert (board.ready(), board.healthy()) == ("the decoder failed", "the decoder failed")
+
+
+def test_the_history_is_spread_over_the_run() -> None:
+    board = Board(1000, stall_seconds=60)
+    for step in range(1, 1001):
+        board.report(step, {"reward/mean": step / 1000, "loss": 0.5})
+    steps = [sample.step for sample in board.progress.history]
+    assert len(steps) <= 10
+    assert steps[-1] == 1000
+    assert max(after - before for before, after in pairwise(steps)) <= 256
+
+
+def test_progress_carries_the_headlines() -> None:
+    board = Board(10, stall_seconds=60)
+    board.report(3, {"reward/mean": 0.5, "loss": 0.1, "percent_correct": 50.0, "tokens_per_second": 7.0})
+    board.saved(CheckpointInfo(step=3, path="/data/step-3"))
+    progress = board.progress
+    assert (progress.step, progress.policy_version, progress.reward_mean, progress.loss) == (3, 3, 0.5, 0.1)
+    assert board.registry.get_sample_value("clotho_trainer_figure", {"figure": "reward/mean"}) == 0.5
+    assert board.registry.get_sample_value("clotho_trainer_checkpoint_step") == 3
