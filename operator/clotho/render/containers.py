@@ -63,4 +63,4 @@ def probes(number: int) -> Manifest:
 
 
 def resources(cpu: str, memory: str, limits: dict[str, str | int]) -> Manifest:
-    return {"requests": {"cpu": cpu, "memory": memory}, "limits": limits}
+    return {"requests": {"cpu": cpu, "memory": memory}} | ({"limits": limits} if limits else {})

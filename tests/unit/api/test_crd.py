@@ -1,0 +1,179 @@
+"""The CRD is what the types say, small enough for plain `kubectl apply`, and explains itself."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from clotho.api.crd import FILE, render, training_run_crd
+from clotho.api.status import Phase, TrainingRunStatus
+from clotho.api.training_run import TrainingRun, TrainingRunSpec, UnreadableRun, parse
+from clotho.api.validation import problems
+from unit.render.cases import CASES, run_of
+
+CRDS = Path(__file__).parents[3] / "crds"
+VERSION = training_run_crd()["spec"]["versions"][0]
+ROOT = VERSION["schema"]["openAPIV3Schema"]
+SPEC = ROOT["properties"]["spec"]
+Body = dict[str, Any]
+
+
+def test_the_file_is_up_to_date() -> None:
+    assert (CRDS / FILE).read_text() == render(), "run `python -m clotho.api.crd crds`"
+
+
+def test_it_is_far_below_what_client_side_apply_takes() -> None:
+    assert len(render()) < 100_000
+
+
+def fields(schema: Body, path: str) -> Iterator[tuple[str, Body]]:
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{path}.{name}", inner
+        yield from fields(inner.get("items", inner), f"{path}.{name}")
+
+
+def test_every_field_of_the_spec_is_explained() -> None:
+    assert [path for path, schema in fields(SPEC, "spec") if "description" not in schema] == []
+
+
+def test_little_is_required() -> None:
+    assert SPEC["required"] == ["model", "environments", "training"]
+    assert SPEC["properties"]["training"]["required"] == ["steps"]
+    assert SPEC["properties"]["model"]["required"] == ["name"]
+
+
+def test_defaults_of_the_schema_are_those_of_the_types() -> None:
+    """What the API server fills in and what the operator assumes must be the same."""
+    filled = with_defaults(SPEC, CASES["smallest"])
+    assert msgspec.convert(filled, TrainingRunSpec) == run_of(CASES["smallest"]).spec
+
+
+def with_defaults(schema: Body, value: Any) -> Any:
+    if isinstance(value, list):
+        return [with_defaults(schema["items"], each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    filled = dict(value)
+    for name, inner in schema.get("properties", {}).items():
+        if name not in filled and "default" in inner:
+            filled[name] = inner["default"]
+        if name in filled:
+            filled[name] = with_defaults(inner, filled[name])
+    return filled
+
+
+def test_a_run_that_nobody_has_seen_is_in_progress() -> None:
+    assert ROOT["properties"]["status"]["default"] == {"observedGeneration": -1, "phase": "Pending"}
+    assert "default" not in str(ROOT["properties"]["status"]["properties"])
+    assert VERSION["subresources"] == {"status": {}}
+
+
+def test_columns_and_names() -> None:
+    shown = [column["name"] for column in VERSION["additionalPrinterColumns"] if not column.get("priority")]
+    assert shown == ["Phase", "Ready", "Step", "Progress", "Reward", "Restarts", "Age"]
+    assert training_run_crd()["spec"]["names"]["shortNames"] == ["tr"]
+
+
+def test_every_training_setting_but_steps_is_immutable() -> None:
+    rules = SPEC["properties"]["training"]["x-kubernetes-validations"]
+    named = {rule["fieldPath"].removeprefix(".") for rule in rules if "is immutable" in rule["message"]}
+    assert named == set(SPEC["properties"]["training"]["properties"]) - {"steps"}
+
+
+def test_every_other_field_is_immutable_unless_it_is_meant_to_change() -> None:
+    changeable = {
+        "environments",
+        "training",
+        "restarts",
+        "suspend",
+        "stop",
+        "deadlineSeconds",
+        "ttlSecondsAfterFinished",
+    }
+    named = {
+        rule["fieldPath"].removeprefix(".")
+        for rule in SPEC["x-kubernetes-validations"]
+        if "is immutable" in rule["message"]
+    }
+    assert named == set(SPEC["properties"]) - changeable
+    environment = SPEC["properties"]["environments"]["items"]
+    fixed = {rule["fieldPath"].removeprefix(".") for rule in environment["x-kubernetes-validations"]}
+    assert fixed == set(environment["properties"]) - {"name", "replicas"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_good_specs_have_no_problems(case: str) -> None:
+    assert problems("demo", run_of(CASES[case]).spec) == ()
+
+
+BAD: list[tuple[Body, str]] = [
+    (
+        {"training": {"steps": 1, "batchSize": 130}},
+        "130 is not a multiple of group_size 4 (environment letters); use 128 or 132",
+    ),
+    ({"training": {"steps": 1, "batchSize": 2}}, "2 is not a multiple of group_size 4 (environment letters); use 4"),
+    ({"training": {"steps": 1, "microBatchSize": 48}}, "training.microBatchSize: 48 does not divide batchSize 128"),
+    ({"training": {"steps": 1, "backend": "tinker"}}, "trainer.tinkerSecretName is needed by training.backend tinker"),
+    ({"training": {"steps": 1, "loss": {"epsilonHigh": 0}}}, "training.loss.epsilonHigh must be greater than 0"),
+    ({"model": {"name": "m", "quantization": "nf4"}, "trainer": {"gpus": 0}}, "nf4 needs trainer.gpus of at least 1"),
+    ({"storage": {"claimName": "c", "ephemeral": True}}, "storage.claimName and storage.ephemeral exclude each other"),
+    ({"tracking": {"wandb": {}}}, "tracking.wandb.secretName is needed in mode online"),
+    ({"environments": [{"name": "a"}, {"name": "a"}]}, "environments: a appears more than once"),
+    ({"environments": [{"name": "a", "config": {"group_size": "4"}}]}, "group_size: '4' is not a number of at least 1"),
+    ({"environments": [{"name": "a", "config": {"group_size": 0}}]}, "group_size: 0 is not a number of at least 1"),
+    (
+        {"environments": [{"name": n, "minBatchAllocation": 0.6} for n in "ab"]},
+        "the minBatchAllocation of all must not add up to more than 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), BAD)
+def test_bad_specs_are_told_what_is_wrong(changes: Body, words: str) -> None:
+    found = problems("demo", run_of(CASES["smallest"] | changes).spec)
+    assert len(found) == 1
+    assert words in found[0]
+
+
+@pytest.mark.parametrize("name", ["Demo", "8b", "a.b", "a" * 64, "a-"])
+def test_names_that_cannot_be_host_names(name: str) -> None:
+    assert "metadata.name" in problems(name, run_of(CASES["smallest"]).spec)[0]
+
+
+def test_all_problems_are_said_at_once() -> None:
+    training = {"steps": 1, "batchSize": 130, "microBatchSize": 48, "backend": "tinker"}
+    assert len(problems("demo", run_of(CASES["smallest"] | {"training": training}).spec)) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training": {"steps": 0}}, "spec.training.steps: expected `int` >= 1"),
+        ({"training": {"steps": "1"}}, "spec.training.steps: expected `int`, got `str`"),
+        ({"training": {"stepz": 1}}, "spec.training: object contains unknown field `stepz`"),
+        ({"environments": []}, "spec.environments: expected `array` of length >= 1"),
+        ({"model": None}, "spec.model: expected `object`, got `null`"),
+    ],
+)
+def test_a_spec_of_another_shape_is_unreadable_with_its_place(changes: Body, words: str) -> None:
+    run = parse({"metadata": {"name": "demo"}, "spec": CASES["smallest"] | changes})
+    assert isinstance(run, UnreadableRun)
+    assert run.problem == words
+
+
+def test_a_missing_spec_is_unreadable_too() -> None:
+    run = parse({"metadata": {"name": "demo"}})
+    assert isinstance(run, UnreadableRun)
+    assert run.problem == "spec: object missing required field `model`"
+
+
+def test_a_broken_status_is_derived_again() -> None:
+    run = parse({"metadata": {"name": "demo"}, "spec": CASES["smallest"], "status": {"phase": 7}})
+    assert isinstance(run, TrainingRun)
+    assert run.status == TrainingRunStatus()
+
+
+def test_phases_of_the_schema_and_of_the_types_agree() -> None:
+    assert set(ROOT["properties"]["status"]["properties"]["phase"]["enum"]) == set(Phase.__args__)  # type: ignore[attr-defined]

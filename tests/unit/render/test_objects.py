@@ -1,0 +1,170 @@
+"""Promises of the rendered objects that golden files show but do not explain."""
+
+from typing import Any
+
+import pytest
+
+from clotho.api.names import API_SERVER, TRAINER
+from clotho.render import objects, pods
+from clotho.render.config import fingerprint, run_config
+from clotho.render.merge import TemplateError
+from clotho.render.names import base_name, claim_name, pod_name
+from clotho_contract import config as contract
+from unit.render.cases import CASES, SETTINGS, render_all, run_of
+
+Body = dict[str, Any]
+ALL_PODS = [
+    (case, pod["metadata"]["name"], pod) for case in CASES for pod in render_all(CASES[case]) if pod["kind"] == "Pod"
+]
+
+
+def spec(**changes: Any) -> Body:
+    return CASES["smallest"] | changes
+
+
+@pytest.mark.parametrize(("case", "name", "pod"), ALL_PODS, ids=lambda value: value if isinstance(value, str) else "")
+def test_every_container_is_restricted(case: str, name: str, pod: Body) -> None:
+    """What Pod Security's `restricted` asks for, and a read-only root besides."""
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+        security = container["securityContext"]
+        assert security["allowPrivilegeEscalation"] is False
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert security["readOnlyRootFilesystem"] is True
+
+
+def variables(pod: Body) -> set[str]:
+    return {
+        variable["name"]
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+        for variable in container.get("env", [])
+    }
+
+
+def test_each_pod_gets_only_the_secrets_it_needs() -> None:
+    by_component = {
+        pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod
+        for case, _, pod in ALL_PODS
+        if case == "everything"
+    }
+    foreign = {"CLOTHO_ADMIN_TOKEN", "WANDB_API_KEY", "HF_TOKEN", "TINKER_API_KEY"}
+    assert variables(by_component["environment"]) & foreign == set()
+    assert variables(by_component["trainer"]) & foreign == foreign - {"CLOTHO_ADMIN_TOKEN"}
+    assert variables(by_component["api-server"]) & foreign == {"CLOTHO_ADMIN_TOKEN"}
+    for pod in by_component.values():
+        (mounted,) = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
+        assert [item["key"] for item in mounted["items"]] == ["run.yaml"], "tokens are not in the mounted folder"
+
+
+def test_the_config_file_is_what_the_pods_can_read_and_holds_no_secret() -> None:
+    run = run_of(CASES["everything"])
+    config = run_config(run, "cluster.local")
+    assert contract.parse(contract.render(config)) == config
+    assert config.environment("gsm8k").group_size == 16
+    assert "secret" not in contract.render(config).lower()
+
+
+def test_the_fingerprint_follows_what_pods_read_and_nothing_else() -> None:
+    def mark(**changes: Any) -> str:
+        return fingerprint(run_config(run_of(spec(**changes)), "cluster.local"))
+
+    same = mark()
+    assert mark(stop=True, deadlineSeconds=5, restarts={"limit": 9}) == same
+    assert mark(environments=[{"name": "letters", "replicas": 7}]) == same
+    assert mark(training={"steps": 101}) != same
+
+
+def test_long_names_stay_within_what_dns_allows() -> None:
+    run = run_of(CASES["smallest"], name="r" * 53 + "-" + "x" * 9)
+    assert len(base_name(run.metadata)) <= 63
+    assert "--" not in base_name(run.metadata)
+    environment = pods.environment_pod(run, run.spec.environments[0], 0, SETTINGS)
+    assert len(environment["metadata"]["name"]) <= 253
+    assert all(len(value) <= 63 for value in environment["metadata"]["labels"].values())
+    host = run_config(run, "cluster.local").endpoints.api_server.removeprefix("http://").split(":")[0]
+    assert all(len(label) <= 63 for label in host.split("."))
+
+
+def test_a_later_run_of_the_same_name_shares_no_object() -> None:
+    first, second = run_of(CASES["smallest"]), run_of(CASES["smallest"])
+    later = type(second.metadata)(name="demo", namespace="team", uid="ffff0000-0000-4000-8000-000000000000")
+    assert base_name(first.metadata) != base_name(later)
+    assert pod_name(first.metadata, TRAINER) != pod_name(later, TRAINER)
+    assert claim_name(first.metadata, TRAINER) != claim_name(later, TRAINER)
+
+
+@pytest.mark.parametrize(
+    ("storage", "component", "is_owned"),
+    [
+        ({}, TRAINER, False),
+        ({"retain": False}, TRAINER, True),
+        ({}, API_SERVER, True),
+    ],
+)
+def test_only_a_retained_claim_outlives_its_run(storage: Body, component: Any, is_owned: bool) -> None:
+    manifest = objects.claim(run_of(spec(storage=storage)), component)
+    assert ("ownerReferences" in manifest["metadata"]) is is_owned
+
+
+def test_an_existing_claim_is_used_and_not_made() -> None:
+    rendered = render_all(spec(storage={"claimName": "earlier-run"}))
+    claims = [manifest["metadata"]["name"] for manifest in rendered if manifest["kind"] == "PersistentVolumeClaim"]
+    assert claims == ["demo-0123abcd-api-server"]
+    (trainer,) = [pod for pod in rendered if pod["metadata"]["name"] == "demo-0123abcd-trainer"]
+    assert {"name": "data", "persistentVolumeClaim": {"claimName": "earlier-run"}} in trainer["spec"]["volumes"]
+
+
+def test_models_are_read_only_for_the_trainer_and_writable_for_an_init_container() -> None:
+    (trainer,) = [pod for case, _, pod in ALL_PODS if case == "on-the-cpu" and pod["spec"].get("hostname") == "trainer"]
+    (init,) = trainer["spec"]["initContainers"]
+    assert {"name": "models", "mountPath": "/models"} in init["volumeMounts"]
+    assert {"name": "models", "mountPath": "/models", "readOnly": True} in trainer["spec"]["containers"][0][
+        "volumeMounts"
+    ]
+    assert init["image"] == "trainer:test"
+
+
+def test_a_template_can_change_much_but_not_what_the_operator_relies_on() -> None:
+    template = {
+        "metadata": {"name": "other", "labels": {"clotho.dev/run": "other", "team": "x"}, "ownerReferences": None},
+        "spec": {"restartPolicy": "Always", "automountServiceAccountToken": True, "serviceAccountName": "mine"},
+    }
+    run = run_of(spec(trainer={"template": template}))
+    pod = pods.trainer_pod(run, SETTINGS, attempt=1)
+    assert pod["metadata"]["name"] == "demo-0123abcd-trainer"
+    assert pod["metadata"]["labels"]["clotho.dev/run"] == "demo"
+    assert pod["metadata"]["labels"]["team"] == "x"
+    assert pod["metadata"]["ownerReferences"][0]["name"] == "demo"
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert pod["spec"]["serviceAccountName"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (
+            {"spec": {"containers": [{"name": "main", "securityContext": 5}]}},
+            "main.securityContext: expected an object",
+        ),
+        ({"status": {}}, "spec.trainer.template: unknown field status; a template has metadata and spec"),
+        ({"spec": 1}, "spec.trainer.template.spec: expected an object, got a number"),
+    ],
+)
+def test_a_template_of_another_shape_is_refused(template: Body, words: str) -> None:
+    with pytest.raises(TemplateError, match=words):
+        pods.trainer_pod(run_of(spec(trainer={"template": template})), SETTINGS, attempt=1)
+
+
+@pytest.mark.parametrize("template", [{"spec": None}, {"metadata": None}, {"spec": {"containers": None}}])
+def test_a_template_that_removes_everything_still_renders(template: Body) -> None:
+    """The API server says what is missing; the operator must not stumble."""
+    pod = pods.trainer_pod(run_of(spec(trainer={"template": template})), SETTINGS, attempt=1)
+    assert pod["metadata"]["name"] == "demo-0123abcd-trainer"
+
+
+def test_the_queue_fits_the_volume() -> None:
+    small = run_config(run_of(spec(storage={"apiServerSize": "10Gi"})), "cluster.local")
+    assert small.api_server.max_queue_bytes == 4 * 1024**3
