@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from aiohttp import web  # noqa: E402
 from clotho.cluster.credentials import from_kubeconfig  # noqa: E402
 from cluster import binaries  # noqa: E402
 from cluster.control_plane import PROGRAMS, ControlPlane  # noqa: E402
+from cluster.pki import Identity  # noqa: E402
+from cluster.process import Component  # noqa: E402
 from rig.cluster_access import ClusterAccess, run_manifest  # noqa: E402
 from rig.operator_process import OperatorProcess  # noqa: E402
 
@@ -37,6 +40,15 @@ CREATORS = 16
 PODS_A_RUN = 3
 SAMPLES = 15
 WRITE_VERBS = ("create", "update", "patch", "delete")
+
+
+class BenchControlPlane(ControlPlane):
+    """Without the endpoint controllers: they refuse KWOK's loopback addresses, and would try again for ever."""
+
+    def _controller_manager(self, service_accounts: Identity) -> Component:
+        component = super()._controller_manager(service_accounts)
+        off = ("endpoints-controller", "endpointslice-controller", "endpointslice-mirroring-controller")
+        return replace(component, argv=[*component.argv, "--controllers=*," + ",".join(f"-{name}" for name in off)])
 
 
 def say(text: str) -> None:
@@ -161,7 +173,7 @@ def node_manifest(number: int) -> dict[str, Any]:
 @asynccontextmanager
 async def cluster_with_nodes(folder: Path) -> AsyncIterator[tuple[ControlPlane, ClusterAccess]]:
     programs = binaries.find([*PROGRAMS, "kwok"])
-    with ControlPlane(folder, programs) as plane:
+    with BenchControlPlane(folder, programs) as plane:
         async with ClusterAccess(plane.kubeconfig, NAMESPACE) as access:
             labels = {"pod-security.kubernetes.io/enforce": "restricted"}
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
@@ -335,6 +347,7 @@ async def measure(runs: int, idle_seconds: float) -> dict[str, float]:
                 await asyncio.sleep(idle_seconds)
                 figures["idle_cpu_s_per_minute"] = (usage.cpu() - cpu) * 60 / idle_seconds
                 figures["peak_rss_mib"] = usage.peak_mib()
+                (folder / "metrics.txt").write_text((await operator.get("/metrics"))[1])
                 say(f"{figures}; restarting ...")
                 await operator.terminate()
             figures |= await restart(plane, folder, settings, runs)

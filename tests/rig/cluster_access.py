@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clotho.cluster.client import ApiClient
 from clotho.cluster.credentials import from_kubeconfig
@@ -61,39 +61,60 @@ class ClusterAccess:
         self, what: str, check: Callable[[Body], bool], run: str, patience: float = PATIENCE_SECONDS
     ) -> Body:
         """The run once it is as wished; the last state is in the failure."""
-        deadline = time.monotonic() + patience
-        while True:
+
+        async def look() -> tuple[bool, Body]:
             body = await self.run(run)
-            if check(body):
-                return body
-            assert time.monotonic() < deadline, f"{run} is not {what}: {body.get('status')}"
-            await asyncio.sleep(0.03)
+            return check(body), body
+
+        return await eventually(f"{run} {what}", look, patience)
 
     async def until_phase(self, phase: str, run: str, patience: float = PATIENCE_SECONDS) -> Body:
         return await self.until(phase, lambda body: body.get("status", {}).get("phase") == phase, run, patience)
 
     async def until_gone(self, plural: str, name: str) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
+        async def look() -> tuple[bool, str]:
             try:
                 await self.get(plural, name)
             except NotFound:
-                return
-            assert time.monotonic() < deadline, f"{plural}/{name} is still there"
-            await asyncio.sleep(0.03)
+                return True, ""
+            return False, "still there"
+
+        await eventually(f"{plural}/{name} gone", look)
 
     async def pods(self, run: str) -> list[Body]:
-        return [pod for pod in await self.all("pods") if pod["metadata"]["labels"].get("clotho.dev/run") == run]
+        return await self.of_run("pods", run)
+
+    async def of_run(self, plural: str, run: str) -> list[Body]:
+        return [o for o in await self.all(plural) if o["metadata"].get("labels", {}).get("clotho.dev/run") == run]
 
     async def until_pods(self, what: str, check: Callable[[list[Body]], bool], run: str) -> list[Body]:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            pods = await self.pods(run)
-            if check(pods):
-                return pods
-            shown = [(p["metadata"]["name"], p["status"].get("phase")) for p in pods]
-            assert time.monotonic() < deadline, f"the pods of {run} are not {what}: {shown}"
-            await asyncio.sleep(0.03)
+        return await self.until_objects("pods", what, check, run)
+
+    async def until_objects(self, plural: str, what: str, check: Callable[[list[Body]], bool], run: str) -> list[Body]:
+        async def look() -> tuple[bool, list[Body]]:
+            found = await self.of_run(plural, run)
+            return check(found), found
+
+        return await eventually(f"{plural} of {run} {what}", look)
+
+
+T = TypeVar("T")
+
+
+async def eventually(what: str, look: Callable[[], Awaitable[tuple[bool, T]]], patience: float = PATIENCE_SECONDS) -> T:
+    deadline = time.monotonic() + patience
+    while True:
+        is_so, seen = await look()
+        if is_so:
+            return seen
+        assert time.monotonic() < deadline, f"not {what} within {patience:g} s: {_short(seen)}"
+        await asyncio.sleep(0.03)
+
+
+def _short(seen: object) -> object:
+    if isinstance(seen, list):
+        return [(each["metadata"]["name"], each.get("status", {}).get("phase")) for each in seen]
+    return seen.get("status", seen) if isinstance(seen, dict) else seen
 
 
 def run_manifest(name: str, **spec: Any) -> Body:

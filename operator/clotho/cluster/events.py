@@ -1,5 +1,6 @@
 """Kubernetes Events about a run: what `kubectl describe` shows. Best effort; a lost Event is no failure."""
 
+import asyncio
 import logging
 from datetime import UTC, datetime
 from typing import Any
@@ -15,10 +16,22 @@ MESSAGE_LIMIT = 1024  # the server's own
 
 
 class EventPoster:
+    """Posts in the background: nobody waits for an Event."""
+
     def __init__(self, client: ApiClient, instance: str) -> None:
         self._client, self._instance = client, instance
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def post(self, run: AnyRun, event: Event) -> None:
+    def post(self, run: AnyRun, event: Event) -> None:
+        task = asyncio.create_task(self._post(run, event))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def drain(self, seconds: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    async def _post(self, run: AnyRun, event: Event) -> None:
         namespace = run.metadata.namespace
         try:
             body = _body(run, event, self._instance, datetime.now(UTC))

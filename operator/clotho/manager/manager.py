@@ -58,13 +58,14 @@ class Manager:
             self.store, probe_times(settings), lambda target: metrics.probe_failures.labels(target).inc()
         )
         self.observer = Observer(self.store, self.writer, self.prober)
+        self.poster = EventPoster(client, identity)
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)
         agenda: Agenda[RunKey] = Agenda(backoff)
         self.reconciler = Reconciler(
             store=self.store,
             observer=self.observer,
             writer=self.writer,
-            poster=EventPoster(client, identity),
+            poster=self.poster,
             agenda=agenda,
             metrics=metrics,
             settings=plan_settings(settings),
@@ -102,12 +103,13 @@ class Manager:
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         lead = asyncio.create_task(self._lead())
-        own = [asyncio.create_task(part) for part in (self.passes.run(), self.probes.run(), self._resync())]
+        parts = (self.passes.run(), self.probes.run(), self._resync(), self._mind_relists())
+        own = [asyncio.create_task(part) for part in parts]
         watch = asyncio.create_task(self.watching.run())
         asked = asyncio.create_task(stop.wait())
         done, _ = await asyncio.wait([asked, lead, watch, *own], return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping" if asked in done else "a part has ended, stopping")
-        await asyncio.gather(self.passes.drain(DRAIN_SECONDS), self.probes.drain(DRAIN_SECONDS))
+        await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in (self.passes, self.probes, self.poster)))
         await _end(lead)  # gives the lease back, now that nothing writes
         await _end(asked, *own)
         self.watching.stop()
@@ -152,18 +154,26 @@ class Manager:
             self.passes.add(key)
 
     async def _resync(self) -> None:
-        """Compare the caches with the cluster: regularly, and soon after a watch had to start anew."""
+        """Look at everything again, whatever the watches say."""
         while True:
-            await _first_of(asyncio.sleep(self._settings.reconcile.resync_seconds), self.watching.relisted.wait())
-            if self.watching.relisted.is_set():
-                await asyncio.sleep(RELIST_PAUSE_SECONDS)  # one comparison for all the kinds that were listed
-                self.watching.relisted.clear()
-            try:
-                await self.sync.compare()
-            except ApiError as error:
-                log.warning("cannot compare the caches with the cluster: %s", error)
+            await asyncio.sleep(self._settings.reconcile.resync_seconds)
+            await self._compare()
             self.observer.recheck()
             self._look_at_all(Urgency.REFRESH)
+
+    async def _mind_relists(self) -> None:
+        """A watch that had to start anew may have missed deletions."""
+        while True:
+            await self.watching.relisted.wait()
+            await asyncio.sleep(RELIST_PAUSE_SECONDS)  # one comparison for all the kinds that were listed
+            self.watching.relisted.clear()
+            await self._compare()
+
+    async def _compare(self) -> None:
+        try:
+            await self.sync.compare()
+        except ApiError as error:
+            log.warning("cannot compare the caches with the cluster: %s", error)
 
     async def _serve(self) -> web.AppRunner:
         app = web.Application()

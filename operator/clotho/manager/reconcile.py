@@ -49,10 +49,10 @@ class Reconciler:
         except NotLeader:
             self._agenda.done(key)
         except ApiError as error:
-            await self._fail(key, error, error.retry_after if isinstance(error, Transient) else None)
+            self._fail(key, error, error.retry_after if isinstance(error, Transient) else None)
         except Exception as error:
             log.exception("the pass failed unexpectedly", extra={"run": str(key)})
-            await self._fail(key, error, None)
+            self._fail(key, error, None)
         finally:
             self._metrics.reconcile.observe(time.monotonic() - started)
 
@@ -81,19 +81,19 @@ class Reconciler:
             )
             if not isinstance(written, BaseException):
                 self._count_transition(run, written)
-                await self._announce(written, planned.events)
+                self._announce(written, planned.events)
             for outcome in (written, acted):
                 if isinstance(outcome, BaseException):
                     raise outcome
 
-    async def _announce(self, run: AnyRun, events: tuple[Event, ...]) -> None:
+    def _announce(self, run: AnyRun, events: tuple[Event, ...]) -> None:
         for event in events:
             if event.reason == RESTARTING:
                 self._metrics.restarts.labels(event.cause).inc()
             elif event.reason == STALLED:
                 self._metrics.stalls.labels(event.cause).inc()
             log.info("%s: %s", event.reason, event.message, extra={"run": str(_key(run))})
-            await self._poster.post(run, event)
+            self._poster.post(run, event)
 
     def _count_transition(self, before: AnyRun, after: AnyRun) -> None:
         first = before.status.running_time is None and after.status.running_time is not None
@@ -102,7 +102,7 @@ class Reconciler:
             if created is not None and ready is not None:
                 self._metrics.startup.observe(max(0.0, (ready - created).total_seconds()))
 
-    async def _fail(self, key: RunKey, error: Exception, retry_after: float | None) -> None:
+    def _fail(self, key: RunKey, error: Exception, retry_after: float | None) -> None:
         self._metrics.reconcile_errors.labels(type(error).__name__).inc()
         delay = self._agenda.failed(key, time.monotonic(), retry_after)
         if isinstance(error, Conflict):
@@ -112,7 +112,7 @@ class Reconciler:
         log.warning("trying again in %.1f s: %s", delay, error, extra={"run": str(key)})
         run = self._store.run(key)
         if run is not None and isinstance(error, Forbidden | Invalid):
-            await self._poster.post(run, Event(type="Warning", reason="Refused", message=str(error)))
+            self._poster.post(run, Event(type="Warning", reason="Refused", message=str(error)))
 
 
 def _key(run: AnyRun) -> RunKey:
