@@ -30,6 +30,10 @@ $(VENV): pyproject.toml uv.lock | $(UV)
 $(TOOLS): pyproject.toml uv.lock | $(UV)
 	@UV_PROJECT_ENVIRONMENT=.tools/cluster $(UV) sync --frozen --only-group cluster --quiet && touch $@
 
+.PHONY: demo
+demo: $(TOOLS) ## Train a small policy for real: cluster, chart, one TrainingRun, live view
+	@PYTHONPATH=dev:operator .tools/cluster/bin/python dev/demo.py
+
 .PHONY: test lint format unit integration e2e
 test: $(VENV) ## Run every test tier that this machine can run
 	@$(RUN) python dev/tiers.py

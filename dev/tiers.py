@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-BIN = os.path.dirname(sys.executable)
+BIN = Path(sys.executable).parent
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def run(tier: Tier) -> str:
         return f"SKIPPED: {reason}"
     for command in tier.commands:
         if (code := subprocess.run(command, check=False).returncode) != 0:
-            return f"FAILED: {os.path.basename(command[0])} exited with {code}"
+            return f"FAILED: {Path(command[0]).name} exited with {code}"
     return "passed"
 
 

@@ -95,7 +95,7 @@ def _provide_debian_base() -> None:
 
 
 def _build(name: str, tag: str, base: str | None) -> None:
-    uv_cache = cache_folder() / "uv"
+    uv_cache = cache_folder().parent / "uv"  # the one that `uv sync` of this checkout has filled already
     uv_cache.mkdir(parents=True, exist_ok=True)
     argv = _buildah_argv(
         "build",

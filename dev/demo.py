@@ -1,0 +1,149 @@
+"""`make demo`: a cluster, the operator, one TrainingRun, and a live view until the policy has learned."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clotho.cli import view
+from cluster import binaries, target
+from cluster.console import say, step
+from cluster.failure import ClusterError
+from cluster.kubectl import Kubectl, KubectlError
+from cluster.state import Folder
+
+REPOSITORY = Path(__file__).parents[1]
+EXAMPLE = REPOSITORY / "examples" / "letters.yaml"
+RUN = "letters"
+NAMESPACE = "clotho-demo"
+OPERATOR_NAMESPACE = "clotho-system"
+LIMIT_SECONDS = 900
+REFRESH_SECONDS = 1.0
+
+
+def main() -> int:
+    chosen = target.choose(os.environ.get("CLUSTER"))
+    found_running = chosen.name != "embedded" or target.Embedded().folder.daemon() is not None
+    try:
+        kubeconfig = chosen.up()
+        kubectl = Kubectl(binaries.find(["kubectl"])["kubectl"], kubeconfig)
+        images = chosen.provide_images(("operator", "api-server", "environment", "trainer"))
+        install(kubeconfig, images)
+        start_run(kubectl)
+        run = watch(kubectl.in_namespace(NAMESPACE))
+    except KeyboardInterrupt:
+        say("\nStopping and cleaning up ...")
+        clean_up(chosen, found_running)
+        return 130
+    print_results(run, kubeconfig, chosen.name)
+    return 0 if run["status"]["phase"] == "Completed" else 1
+
+
+def install(kubeconfig: Path, images: Mapping[str, str]) -> None:
+    """As a user would: the chart, with the images that were just built."""
+    helm = binaries.find(["helm"])["helm"]
+    argv = [str(helm), "upgrade", "--install", "clotho", str(REPOSITORY / "charts" / "clotho")]
+    argv += [f"--kubeconfig={kubeconfig}", f"--namespace={OPERATOR_NAMESPACE}", "--create-namespace", "--wait"]
+    argv += ["--timeout=180s", f"--values={write_values(images)}"]
+    with step("Installing the chart"):
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ClusterError(f"helm could not install the chart: {done.stderr.strip()}")
+
+
+def write_values(images: Mapping[str, str]) -> Path:
+    values = chart_values(images)
+    path = Folder("demo").path / "values.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values))
+    return path
+
+
+def chart_values(images: Mapping[str, str]) -> dict[str, Any]:
+    """Progress every second: a demo lasts a minute, not a day."""
+    return {"images": dict(images), "progressIntervalSeconds": 1}
+
+
+def start_run(kubectl: Kubectl) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+    inside = kubectl.in_namespace(NAMESPACE)
+    inside.run("delete", "trainingrun", RUN, "--ignore-not-found", "--timeout=60s", timeout=70)
+    inside.run("delete", "pvc", "--all", "--timeout=60s", timeout=70)
+    say(f"kubectl apply -n {NAMESPACE} -f examples/{EXAMPLE.name}\n")
+    inside.apply(EXAMPLE.read_text())
+
+
+def watch(kubectl: Kubectl) -> dict[str, Any]:
+    """Redraws on a terminal; in a log, a line whenever the phase or the message changes."""
+    started = time.monotonic()
+    rewards: dict[int, float] = {}
+    drawn, told = 0, ""
+    while True:
+        run = kubectl.get(f"trainingrun/{RUN}")
+        elapsed = time.monotonic() - started
+        note_rewards(run, rewards)
+        width = min(shutil.get_terminal_size().columns, 110)
+        lines = view.live_view(run, [rewards[s] for s in sorted(rewards)], elapsed, width)
+        if sys.stdout.isatty():
+            drawn = redraw(lines, drawn)
+        elif (news := f"{lines[0].split('  ')[1]}: {lines[1]}") != told:
+            told = news
+            print(f"{elapsed:6.1f} s  {news}", flush=True)
+        if view.is_finished(run):
+            return run
+        if elapsed > LIMIT_SECONDS:
+            raise ClusterError(f"the run is not finished after {LIMIT_SECONDS} s; {lines[1]}")
+        time.sleep(REFRESH_SECONDS)
+
+
+def note_rewards(run: Mapping[str, Any], rewards: dict[int, float]) -> None:
+    status = run.get("status", {})
+    for sample in [*status.get("history", []), status.get("progress") or {}]:
+        if sample.get("rewardMean") is not None:
+            rewards[sample["step"]] = sample["rewardMean"]
+
+
+def redraw(lines: list[str], drawn: int) -> int:
+    if drawn:
+        print(f"\033[{drawn}A", end="")
+    print("\n".join(f"\033[K{line}" for line in lines) + "\033[J", flush=True)
+    return len(lines)
+
+
+def print_results(run: Mapping[str, Any], kubeconfig: Path, cluster: str) -> None:
+    print("\n" + "\n".join(view.results_view(run)))
+    print(f"""
+Look around:
+  export KUBECONFIG={kubeconfig}
+  kubectl get trainingruns -A
+  kubectl describe trainingrun {RUN} -n {NAMESPACE}
+  kubectl logs -n {NAMESPACE} -l clotho.dev/run={RUN} --prefix --tail=5
+Clean up:
+  {"make cluster-down" if cluster != "current" else f"kubectl delete namespace {NAMESPACE} {OPERATOR_NAMESPACE}"}""")
+
+
+def clean_up(chosen: target.Target, found_running: bool) -> None:
+    """Ctrl-C leaves the machine as it was; a cluster that ran before goes on running, without our run."""
+    if not found_running:
+        chosen.down()
+        return
+    kubectl = Kubectl(binaries.find(["kubectl"])["kubectl"], chosen.up())
+    try:
+        kubectl.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
+    except KubectlError as error:
+        say(f"could not delete namespace {NAMESPACE}: {error}")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except ClusterError as problem:
+        sys.exit(f"demo: {problem}")
