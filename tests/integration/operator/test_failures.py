@@ -1,0 +1,180 @@
+"""What goes wrong in pods, and what the run's status says about it."""
+
+import pytest
+
+from rig.cluster_access import Body, ClusterAccess, component, condition
+from rig.fake_kubelet import FakeKubelet
+from rig.operator_process import OperatorProcess
+
+
+async def pod_of(cluster: ClusterAccess, run: str, name: str) -> Body:
+    return next(pod for pod in await cluster.pods(run) if component(pod) == name)
+
+
+async def until_replaced(cluster: ClusterAccess, run: str, pod: Body) -> Body:
+    uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+    pods = await cluster.until_pods(
+        f"without the failed {name}",
+        lambda pods: any(p["metadata"]["name"] == name and p["metadata"]["uid"] != uid for p in pods),
+        run,
+    )
+    return next(p for p in pods if p["metadata"]["name"] == name)
+
+
+@pytest.mark.parametrize("name", ["trainer", "api-server", "environment"])
+async def test_a_failed_pod_is_replaced_and_counted(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, name: str
+) -> None:
+    await cluster.create_run("f")
+    await cluster.until_phase("Running", "f")
+    failed = await pod_of(cluster, "f", name)
+    await kubelet.fail(failed, exit_code=137, reason="OOMKilled")
+    await until_replaced(cluster, "f", failed)
+    run = await cluster.until("Running again", lambda r: is_up(r) and r["status"].get("restarts") == 1, "f")
+    assert "OOMKilled" in str(run["status"]["components"])
+    assert kubelet.trainers_seen_together == 1
+    assert await operator.metric("clotho_restarts_total") == 1
+
+
+def is_up(run: Body) -> bool:
+    return run["status"].get("phase") == "Running" and condition(run, "Ready").get("status") == "True"
+
+
+async def test_the_budget_ends(cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess) -> None:
+    await cluster.create_run("b", restarts={"limit": 1, "backoffSeconds": 0})
+    await cluster.until_phase("Running", "b")
+    failed = await pod_of(cluster, "b", "trainer")
+    await kubelet.fail(failed, message='{"reason": "NonFiniteLoss", "message": "the loss is NaN at step 7"}')
+    again = await until_replaced(cluster, "b", failed)
+    await cluster.until_phase("Running", "b")
+    await kubelet.fail(again, message='{"reason": "NonFiniteLoss", "message": "the loss is NaN at step 9"}')
+    run = await cluster.until_phase("Failed", "b")
+    assert "NaN at step 9" in run["status"]["message"]
+    assert condition(run, "Stalled")["status"] == "True"
+
+
+async def test_an_invalid_config_is_permanent(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await cluster.create_run("i")
+    await cluster.until_phase("Running", "i")
+    words = '{"reason": "InvalidConfig", "message": "no such model: Qwen/Qwen3-0.6B"}'
+    await kubelet.fail(await pod_of(cluster, "i", "trainer"), message=words)
+    run = await cluster.until_phase("Failed", "i")
+    assert "no such model" in run["status"]["message"]
+    assert run["status"].get("restarts", 0) == 0
+
+
+async def test_an_eviction_is_free(cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess) -> None:
+    await cluster.create_run("e", restarts={"limit": 0, "backoffSeconds": 0})
+    await cluster.until_phase("Running", "e")
+    trainer = await pod_of(cluster, "e", "trainer")
+    await kubelet.set_status(
+        trainer["metadata"]["name"],
+        {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory.", "conditions": []},
+    )
+    await until_replaced(cluster, "e", trainer)
+    await cluster.until("Running again", is_up, "e")
+
+
+async def test_exit_0_before_the_last_step_is_not_completed(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await cluster.create_run("n")
+    await cluster.until_phase("Running", "n")
+    trainer = await pod_of(cluster, "n", "trainer")
+    await kubelet.fail(trainer, exit_code=0, reason="Completed")
+    await until_replaced(cluster, "n", trainer)
+    assert (await cluster.run("n"))["status"]["phase"] != "Completed"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/3 nodes are available: insufficient nvidia.com/gpu.",
+                    }
+                ]
+            },
+            "insufficient nvidia.com/gpu",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {
+                        "name": "main",
+                        "image": "x",
+                        "imageID": "",
+                        "ready": False,
+                        "restartCount": 0,
+                        "state": {
+                            "waiting": {
+                                "reason": "ImagePullBackOff",
+                                "message": 'Back-off pulling image "ghcr.io/nobody/nothing"',
+                            }
+                        },
+                    }
+                ]
+            },
+            "ghcr.io/nobody/nothing",
+        ),
+    ],
+    ids=["unschedulable", "image pull"],
+)
+async def test_what_a_waiting_pod_waits_for_is_in_the_message(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, status: Body, words: str
+) -> None:
+    kubelet.makes_ready = False
+    await cluster.create_run("q")
+    await cluster.until_pods("there", lambda pods: len(pods) == 3, "q")
+    trainer = await pod_of(cluster, "q", "trainer")
+    await kubelet.set_status(trainer["metadata"]["name"], {"phase": "Pending", **status})
+    await cluster.until("telling", lambda r: words in r["status"].get("message", ""), "q")
+
+
+async def test_a_standstill_is_reported_with_its_cause(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    kubelet.queue = {"current_step": 1, "queue_size": 0, "environments": []}
+    await cluster.create_run("l", stall={"afterSeconds": 2, "action": "Report"})
+    run = await cluster.until("stalled", lambda r: "stall" in r["status"], "l")
+    assert run["status"]["stall"]["cause"] == "EnvironmentsNotProducing"
+    assert condition(run, "Stalled")["status"] == "True"
+    assert await operator.metric("clotho_stalls_total") == 1
+    kubelet.progress |= {"step": 2}
+    await cluster.until("moving again", lambda r: "stall" not in r["status"], "l")
+
+
+async def test_a_standstill_can_restart_the_guilty(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await cluster.create_run("g", stall={"afterSeconds": 2, "action": "Restart"})
+    await cluster.until_phase("Running", "g")
+    trainer = await pod_of(cluster, "g", "trainer")
+    kubelet.queue |= {"queue_size": 100, "queue_sequences": 400}
+    kubelet.silent = {8001}
+    await until_replaced(cluster, "g", trainer)
+    assert kubelet.trainers_seen_together == 1
+
+
+async def test_a_refusal_by_the_api_server_reaches_status(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    """A quota is not permanent: once there is room, the run goes on by itself."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"pods": "0"}},
+    }
+    await cluster.client.create(cluster.folder("resourcequotas"), quota, Body)
+    await cluster.create_run("u")
+    await cluster.until("telling", lambda r: "quota" in r.get("status", {}).get("message", ""), "u")
+    await cluster.delete("resourcequotas", "small")
+    await cluster.until_phase("Running", "u")
