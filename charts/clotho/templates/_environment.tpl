@@ -1,0 +1,17 @@
+{{/* The operator's settings as environment variables: settings.reconcile.retrySeconds is CLOTHO_RECONCILE_RETRY_SECONDS. */}}
+{{- define "clotho.environment" -}}
+{{- range $group, $knobs := .Values.settings }}
+{{- range $knob, $value := $knobs }}
+- name: {{ printf "CLOTHO_%s_%s" $group (snakecase $knob) | upper }}
+  value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
+{{- end }}
+{{- end }}
+- {name: CLOTHO_LEASE_NAME, value: {{ include "clotho.fullname" . | quote }}}
+- {name: CLOTHO_WATCH_NAMESPACES, value: {{ join "," .Values.runs.namespaces | quote }}}
+- {name: CLOTHO_NETWORK_CLUSTER_DOMAIN, value: {{ .Values.runs.clusterDomain | quote }}}
+- {name: CLOTHO_IMAGES_API_SERVER, value: {{ include "clotho.image" (list . "api-server" "apiServer") | quote }}}
+- {name: CLOTHO_IMAGES_TRAINER, value: {{ include "clotho.image" (list . "trainer" "trainer") | quote }}}
+- {name: CLOTHO_IMAGES_ENVIRONMENT, value: {{ include "clotho.image" (list . "environment" "environment") | quote }}}
+- {name: CLOTHO_IMAGES_PULL_POLICY, value: {{ .Values.images.pullPolicy | quote }}}
+- {name: CLOTHO_IMAGES_PULL_SECRETS, value: {{ join "," .Values.images.pullSecrets | quote }}}
+{{- end -}}

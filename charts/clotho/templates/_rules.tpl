@@ -1,0 +1,37 @@
+{{/* What the operator asks of the Kubernetes API where runs live, no more: tests compare it with the API server's audit log. */}}
+{{- define "clotho.runRules" -}}
+- apiGroups: [clotho.dev]
+  resources: [trainingruns]
+  verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
+- apiGroups: [clotho.dev]
+  resources: [trainingruns/status]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch, create]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [secrets] # never listed: only those that the operator made, by name
+  verbs: [get, create, patch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+{{- end -}}
+
+{{- define "clotho.subjects" -}}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "clotho.serviceAccountName" . }}
+    namespace: {{ .Release.Namespace }}
+{{- end -}}
