@@ -50,7 +50,7 @@ CASES: dict[str, Body] = {
                 }
             },
         },
-        "apiServer": {"template": {"spec": {"priorityClassName": "high"}}},
+        "apiServer": {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}},
         "storage": {"size": "1Ti", "apiServerSize": "100Gi", "storageClassName": "fast", "retain": False},
         "tracking": {"wandb": {"project": "clotho", "secretName": "wandb"}},
         "stall": {"afterSeconds": 900},

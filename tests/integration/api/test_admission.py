@@ -1,0 +1,219 @@
+"""The CRD on a real API server: what is refused, in which words, and what may change on a run that exists."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clotho.api.names import API_VERSION, KIND
+from clotho.render import objects
+from clotho.render.config import run_config
+from cluster.kubectl import Kubectl, KubectlError
+from unit.render.cases import CASES, render_all, run_of
+
+CRDS = Path(__file__).parents[3] / "crds"
+Body = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def crds(kubectl: Kubectl) -> None:
+    kubectl.run("apply", "--filename", str(CRDS))  # client-side: the schema fits into its annotation
+    kubectl.run("wait", "--for=condition=Established", "--timeout=30s", "--filename", str(CRDS))
+
+
+@pytest.fixture
+def team(crds: None, kubectl: Kubectl, namespace: str) -> Kubectl:
+    return kubectl.in_namespace(namespace)
+
+
+@pytest.fixture
+def anywhere(crds: None, kubectl: Kubectl) -> Kubectl:
+    """For what leaves no trace."""
+    return kubectl.in_namespace("default")
+
+
+def run_manifest(spec: Body, name: str = "demo") -> str:
+    return yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec})
+
+
+def create(team: Kubectl, spec: Body, name: str = "demo", *flags: str) -> None:
+    team.run("create", *flags, "--filename=-", stdin=run_manifest(spec, name))
+
+
+def smallest(**changes: Any) -> Body:
+    return CASES["smallest"] | changes
+
+
+def training(**changes: Any) -> Body:
+    return smallest(training={"steps": 100} | changes)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_good_runs_are_taken(team: Kubectl, case: str) -> None:
+    create(team, CASES[case])
+    status = team.get("tr/demo")["status"]
+    assert status == {"observedGeneration": -1, "phase": "Pending"}
+
+
+REFUSED: list[tuple[Body, str]] = [
+    (
+        training(batchSize=130),
+        "training.batchSize: 130 is not a multiple of group_size 4 (environment letters); use 128 or 132",
+    ),
+    (training(batchSize=2), "training.batchSize: 2 is not a multiple of group_size 4 (environment letters); use 4"),
+    (training(microBatchSize=48), "training.microBatchSize: 48 does not divide batchSize 128; use 0"),
+    (training(steps=0), "spec.training.steps in body should be greater than or equal to 1"),
+    (training(steps="many"), "spec.training.steps in body must be of type integer"),
+    (training(learningRate=0), "spec.training.learningRate in body should be greater than 0"),
+    (training(loss={"type": "ppo"}), 'Unsupported value: "ppo": supported values: "bnpo", "cispo"'),
+    (training(loss={"epsilonHigh": 0}), "training.loss.epsilonHigh must be greater than 0"),
+    (training(backend="tinker"), "trainer.tinkerSecretName is needed by training.backend tinker"),
+    (training(stepz=3), 'unknown field "spec.training.stepz"'),
+    (smallest(model={"name": ""}), "spec.model.name in body should be at least 1 chars long"),
+    (smallest(model={"name": "m", "quantization": "nf4"}, trainer={"gpus": 0}), "nf4 needs trainer.gpus of at least 1"),
+    (smallest(environments=[]), "spec.environments in body should have at least 1 items"),
+    (smallest(environments=[{"name": "a"}, {"name": "a"}]), "Duplicate value"),
+    (smallest(environments=[{"name": "A_b"}]), "spec.environments[0].name in body should match"),
+    (
+        smallest(environments=[{"name": "a", "config": {"group_size": "8"}}]),
+        "spec.environments[0].config.group_size in body must be of type integer",
+    ),
+    (
+        smallest(environments=[{"name": n, "minBatchAllocation": 0.6} for n in "ab"]),
+        "minBatchAllocation must not add up to more than 1",
+    ),
+    (
+        smallest(storage={"claimName": "c", "ephemeral": True}),
+        "storage.claimName and storage.ephemeral exclude each other",
+    ),
+    (smallest(storage={"size": "lots"}), "spec.storage.size in body should match"),
+    (smallest(tracking={"wandb": {"project": "p"}}), "tracking.wandb.secretName is needed in mode online"),
+    ({"environments": [{"name": "a"}], "training": {"steps": 1}}, "spec.model: Required value"),
+]
+
+
+@pytest.mark.parametrize(("spec", "words"), REFUSED)
+def test_bad_runs_are_refused_with_the_field_and_what_is_allowed(anywhere: Kubectl, spec: Body, words: str) -> None:
+    with pytest.raises(KubectlError) as refusal:
+        create(anywhere, spec, "demo", "--dry-run=server")
+    assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["8b", "a.b", "a" * 64])
+def test_names_that_cannot_be_host_names_are_refused(anywhere: Kubectl, name: str) -> None:
+    with pytest.raises(KubectlError, match=r"metadata.name: at most 63 lower-case letters"):
+        create(anywhere, smallest(), name, "--dry-run=server")
+
+
+def patch(team: Kubectl, changes: Body, *flags: str) -> None:
+    team.run("patch", "tr/demo", "--type=merge", f"--patch={yaml.safe_dump(changes)}", *flags)
+
+
+ENVIRONMENT = CASES["everything"]["environments"][0]
+MUTABLE: list[Body] = [
+    {"environments": [ENVIRONMENT | {"replicas": 5}, {"name": "letters", "replicas": 1}]},
+    {"training": {"steps": 5000}},
+    {"suspend": True},
+    {"suspend": False},
+    {"deadlineSeconds": 60},
+    {"ttlSecondsAfterFinished": 0},
+    {"restarts": {"limit": 9}},
+    {"stop": True},
+]
+
+
+def test_what_may_change_on_an_existing_run(team: Kubectl) -> None:
+    create(team, CASES["everything"])
+    for changes in MUTABLE:
+        patch(team, {"spec": changes})
+
+
+def changed_environment(**changes: Any) -> Body:
+    return {"environments": [ENVIRONMENT | changes, {"name": "letters", "replicas": 0}]}
+
+
+IMMUTABLE: list[tuple[Body, str]] = [
+    ({"model": {"name": "other"}}, "model is immutable"),
+    ({"inference": {"temperature": 0.5}}, "inference is immutable"),
+    ({"trainer": {"gpus": 4}}, "trainer is immutable"),
+    ({"trainer": {"template": {"spec": {"nodeSelector": {"gpu": "a100"}}}}}, "trainer is immutable"),
+    ({"apiServer": {"template": None}}, "apiServer is immutable"),
+    ({"storage": {"retain": True}}, "storage is immutable"),
+    ({"tracking": {"wandb": {"project": "other"}}}, "tracking is immutable"),
+    ({"stall": {"afterSeconds": 5}}, "stall is immutable"),
+    ({"restarts": {"backoffSeconds": 5}}, "restarts.backoffSeconds is immutable"),
+    ({"training": {"batchSize": 64}}, "training.batchSize is immutable"),
+    ({"training": {"loss": {"epsilonHigh": 0.3}}}, "training.loss is immutable"),
+    ({"training": {"steps": 10}}, "training.steps can only be raised"),
+    (changed_environment(config={"group_size": 16}), "environments[].config is immutable"),
+    (changed_environment(template={}), "environments[].template is immutable"),
+    (changed_environment(minBatchAllocation=None), "environments[].minBatchAllocation is immutable"),
+    ({"environments": [ENVIRONMENT]}, "environments cannot be added or removed"),
+]
+
+
+def test_everything_else_is_refused_and_the_sentence_says_what_can_change(team: Kubectl) -> None:
+    create(team, CASES["everything"])
+    for changes, words in IMMUTABLE:
+        with pytest.raises(KubectlError) as refusal:
+            patch(team, {"spec": changes}, "--dry-run=server")
+        assert words in str(refusal.value)
+        if "immutable" in words:
+            assert "only environments[].replicas, training.steps (upwards), stop, suspend" in str(refusal.value)
+
+
+def test_a_stop_cannot_be_taken_back(team: Kubectl) -> None:
+    create(team, smallest(stop=True))
+    with pytest.raises(KubectlError, match="stop cannot be taken back; use suspend to pause a run"):
+        patch(team, {"spec": {"stop": False}})
+
+
+def test_steps_of_a_finished_run_cannot_be_raised(team: Kubectl) -> None:
+    create(team, smallest())
+    patch(team, {"status": {"phase": "Completed"}}, "--subresource=status")
+    with pytest.raises(KubectlError, match="steps cannot be raised once the run is finished"):
+        patch(team, {"spec": {"training": {"steps": 200}}})
+    patch(team, {"spec": {"ttlSecondsAfterFinished": 5}})
+
+
+def test_kubectl_explain_teaches(anywhere: Kubectl) -> None:
+    text = anywhere.run("explain", "tr.spec.training")
+    for words in (
+        "How the policy is trained.",
+        "Optimiser steps; the run is complete after the last.",
+        "maxOffPolicyBatches",
+    ):
+        assert words in text
+
+
+def test_kubectl_get_shows_the_columns(team: Kubectl) -> None:
+    create(team, smallest())
+    header, row = team.run("get", "tr").splitlines()
+    assert header.split() == ["NAME", "PHASE", "READY", "STEP", "PROGRESS", "REWARD", "RESTARTS", "AGE"]
+    assert row.split()[:2] == ["demo", "Pending"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rendered_objects_are_taken_by_a_restricted_namespace(team: Kubectl, case: str) -> None:
+    """The namespace enforces `restricted` Pod Security."""
+    for manifest in render_all(CASES[case]):
+        manifest["metadata"] |= {"namespace": team.namespace}
+        if manifest["kind"] == "Secret":
+            manifest["stringData"] = manifest.pop("data")
+        team.run("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=yaml.safe_dump(manifest))
+
+
+def test_a_new_config_leaves_the_tokens_of_the_secret_alone(team: Kubectl) -> None:
+    """Created with tokens, applied without: the operator relies on what server-side apply does then."""
+    run = run_of(CASES["smallest"])
+    manifest = objects.secret(run, run_config(run, "cluster.local"))
+    manifest["metadata"] |= {"namespace": team.namespace, "ownerReferences": []}  # there is no such owner
+    tokens = dict.fromkeys(objects.RANDOM_KEYS, "dG9rZW4=")
+    created = manifest | {"data": manifest["data"] | tokens}
+    team.run("create", "--field-manager=clotho", "--filename=-", stdin=yaml.safe_dump(created))
+    for config in ("Zmlyc3Q=", "c2Vjb25k"):
+        changed = yaml.safe_dump(manifest | {"data": {objects.CONFIG_KEY: config}})
+        team.run("apply", "--server-side", "--force-conflicts", "--field-manager=clotho", "--filename=-", stdin=changed)
+        data = team.get("secret", manifest["metadata"]["name"])["data"]
+        assert data == tokens | {objects.CONFIG_KEY: config}
