@@ -1,12 +1,9 @@
 """Several turns with the policy, kept as the one token sequence that was really sampled."""
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from clotho_environment.completion import Completion, Message
 from clotho_environment.group import Sequence as TokenSequence
-
-log = logging.getLogger(__name__)
 
 Reply = Callable[[Sequence[Message]], Awaitable[Completion]]
 
@@ -14,10 +11,10 @@ Reply = Callable[[Sequence[Message]], Awaitable[Completion]]
 class Conversation:
     """Ask with `reply()`, answer with `say()`, and put the conversation itself into the `Group`."""
 
-    def __init__(self, reply: Reply, messages: Sequence[Message]) -> None:
+    def __init__(self, reply: Reply, messages: Sequence[Message], turns: Sequence[Completion] = ()) -> None:
         self._reply = reply
         self.messages: list[Message] = list(messages)
-        self.turns: list[Completion] = []
+        self.turns: list[Completion] = list(turns)
 
     async def reply(self) -> Completion:
         """The policy's next message, added to the conversation."""

@@ -1,1 +1,92 @@
-class Verifiers: ...
+"""`verifiers:<taskset>`: a single-agent environment of Prime Intellect's verifiers (0.4), rewards by its own tasks."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from clotho_environment.environment import Config, Environment
+from clotho_environment.failures import EnvironmentFailedError
+from clotho_environment.group import Group
+from clotho_environment.policy import Policy
+from clotho_environment.recorder import Recorder
+
+try:
+    import verifiers.v1 as vf  # type: ignore[import-untyped]
+    from verifiers.v1.utils.loaders import load_environment  # type: ignore[import-untyped]
+except ImportError as error:
+    raise ImportError("this image has no verifiers; install the extra clotho[environment-verifiers]") from error
+
+from clotho_environment.adapters import verifiers_harness
+
+
+class VerifiersConfig(Config):
+    taskset: str = Field(description="Installed package with the taskset, such as gsm8k-v1.")
+    taskset_config: dict[str, Any] = Field(default_factory=dict, description="The taskset's own settings.")
+    harness: str = Field(
+        verifiers_harness.ID,
+        description="The program that plays; the default chats in this process. Others may need uv and a network.",
+    )
+    max_turns: int | None = Field(None, ge=1, description="Most turns of one attempt.")
+
+
+class Verifiers(Environment[VerifiersConfig, Any]):
+    """A taskset of verifiers; the score is the weighted sum of its rewards."""
+
+    name = "verifiers"
+
+    async def setup(self) -> None:
+        for noisy in ("httpx", "verifiers", "aiohttp.access"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+        self._stack = AsyncExitStack()
+        self._recorder: Recorder | None = None
+        self._starting = asyncio.Lock()
+        agent = {
+            "harness": {"id": self.config.harness},
+            "runtime": {"type": "subprocess"},
+            "max_turns": self.config.max_turns,
+        }
+        try:
+            self._env = load_environment(
+                vf.SingleAgentEnvConfig(taskset={"id": self.config.taskset, **self.config.taskset_config}, agent=agent)
+            )
+        except ModuleNotFoundError as error:
+            raise EnvironmentFailedError(f"verifiers finds no taskset {self.config.taskset}: {error}") from error
+        except (ValidationError, TypeError) as error:
+            raise EnvironmentFailedError(f"verifiers refuses {self.config.taskset}: {error}") from error
+        await self._stack.enter_async_context(self._env.serving())
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    def items(self) -> Iterator[Any]:
+        yield from self._env.taskset
+
+    async def rollout(self, item: Any, policy: Policy) -> Group:
+        recorder = await self._record(policy)
+        traces = await asyncio.gather(*(self._play(item, recorder) for _ in range(self.config.group_size)))
+        return Group([recorder.take(trace.id) for trace in traces], [trace.reward for trace in traces])
+
+    async def _play(self, task: Any, recorder: Recorder) -> Any:
+        context = vf.ModelContext(
+            model="policy",
+            client=vf.EvalClientConfig(base_url=recorder.base_url, api_key_var="CLOTHO_NO_KEY_NEEDED"),
+            sampling=self._sampling(),
+        )
+        episode = await self._env.run_episode(task, context)
+        problems = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+        if problems:
+            raise RuntimeError(f"{problems[0].type}: {problems[0].message}")
+        return episode.traces[0]
+
+    def _sampling(self) -> Any:
+        return vf.types.SamplingConfig(temperature=self.config.temperature, max_tokens=self.config.max_tokens)
+
+    async def _record(self, policy: Policy) -> Recorder:
+        async with self._starting:
+            if self._recorder is None:
+                self._recorder = await self._stack.enter_async_context(Recorder(policy).listening())
+            return self._recorder
