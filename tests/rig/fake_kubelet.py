@@ -21,10 +21,11 @@ class FakeKubelet:
     `may_finish(pod)`: whether a pod that is being deleted may end now.
     """
 
-    def __init__(self, cluster: ClusterAccess, *, makes_ready: bool = True) -> None:
+    def __init__(self, cluster: ClusterAccess) -> None:
         self._cluster = cluster
         self._node = f"fake-{cluster.namespace}"
-        self.makes_ready = makes_ready
+        self.binds = True
+        self.makes_ready = True
         self.may_finish: Callable[[Body], bool] = lambda _: True
         self.progress: Body = {"state": "training", "step": 1, "totalSteps": 100, "registered": True, "serving": True}
         self.queue: Body = {"current_step": 1, "queue_size": 0, "environments": [{"name": "letters"}]}
@@ -71,7 +72,7 @@ class FakeKubelet:
             if self.may_finish(pod):
                 self.ended.append(component(pod))
                 await self._cluster.delete("pods", name, gracePeriodSeconds=0)
-        elif not pod["spec"].get("nodeName"):
+        elif self.binds and not pod["spec"].get("nodeName"):
             target = {"apiVersion": "v1", "kind": "Node", "name": self._node}
             body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
             await self._cluster.client.create(f"{self._cluster.folder('pods')}/{name}/binding", body, Body)
@@ -92,7 +93,7 @@ class FakeKubelet:
             {
                 "phase": "Succeeded" if exit_code == 0 else "Failed",
                 "conditions": [{"type": "Ready", "status": "False"}],
-                "containerStatuses": [_container("main", {"terminated": ended}, is_ready=False)],
+                "containerStatuses": [container("main", {"terminated": ended}, is_ready=False)],
             },
         )
 
@@ -127,12 +128,12 @@ def running(pod: Body, address: str, *, is_ready: bool) -> Body:
             {"type": "Ready", "status": str(is_ready)},
         ],
         "containerStatuses": [
-            _container(name, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, is_ready=is_ready) for name in names
+            container(name, {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, is_ready=is_ready) for name in names
         ],
     }
 
 
-def _container(name: str, state: Body, *, is_ready: bool) -> Body:
+def container(name: str, state: Body, *, is_ready: bool = False) -> Body:
     return {
         "name": name,
         "image": "pretended",

@@ -3,7 +3,7 @@
 import pytest
 
 from rig.cluster_access import Body, ClusterAccess, component, condition
-from rig.fake_kubelet import FakeKubelet
+from rig.fake_kubelet import FakeKubelet, container
 from rig.operator_process import OperatorProcess
 
 
@@ -88,54 +88,26 @@ async def test_exit_0_before_the_last_step_is_not_completed(
     assert (await cluster.run("n"))["status"]["phase"] != "Completed"
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (
-            {
-                "conditions": [
-                    {
-                        "type": "PodScheduled",
-                        "status": "False",
-                        "reason": "Unschedulable",
-                        "message": "0/3 nodes are available: insufficient nvidia.com/gpu.",
-                    }
-                ]
-            },
-            "insufficient nvidia.com/gpu",
-        ),
-        (
-            {
-                "containerStatuses": [
-                    {
-                        "name": "main",
-                        "image": "x",
-                        "imageID": "",
-                        "ready": False,
-                        "restartCount": 0,
-                        "state": {
-                            "waiting": {
-                                "reason": "ImagePullBackOff",
-                                "message": 'Back-off pulling image "ghcr.io/nobody/nothing"',
-                            }
-                        },
-                    }
-                ]
-            },
-            "ghcr.io/nobody/nothing",
-        ),
-    ],
-    ids=["unschedulable", "image pull"],
-)
-async def test_what_a_waiting_pod_waits_for_is_in_the_message(
-    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, status: Body, words: str
+async def test_the_schedulers_own_words_are_in_the_message(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    kubelet.binds = False
+    await cluster.create_run("q")
+    await cluster.until("telling", lambda r: "nodes are available" in r["status"].get("message", ""), "q")
+
+
+async def test_an_image_that_cannot_be_pulled_is_named_in_the_message(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     kubelet.makes_ready = False
-    await cluster.create_run("q")
-    await cluster.until_pods("there", lambda pods: len(pods) == 3, "q")
-    trainer = await pod_of(cluster, "q", "trainer")
-    await kubelet.set_status(trainer["metadata"]["name"], {"phase": "Pending", **status})
-    await cluster.until("telling", lambda r: words in r["status"].get("message", ""), "q")
+    await cluster.create_run("v")
+    await cluster.until_pods("there", lambda pods: len(pods) == 3, "v")
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "ghcr.io/nobody/nothing"'}
+    trainer = await pod_of(cluster, "v", "trainer")
+    await kubelet.set_status(
+        trainer["metadata"]["name"], {"containerStatuses": [container("main", {"waiting": waiting})]}
+    )
+    await cluster.until("telling", lambda r: "ghcr.io/nobody/nothing" in r["status"].get("message", ""), "v")
 
 
 async def test_a_standstill_is_reported_with_its_cause(

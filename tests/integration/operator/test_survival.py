@@ -1,0 +1,252 @@
+"""The operator is killed, cut off, misled and doubled; runs end up as if nothing had happened."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from rig.cluster_access import Body, ClusterAccess, component, eventually
+from rig.fake_kubelet import FakeKubelet
+from rig.meddling_proxy import MeddlingProxy, Write, refuse
+from rig.operator_process import OperatorProcess
+
+StartOperator = Callable[..., Awaitable[OperatorProcess]]
+START_UP_OBJECTS = 6  # service, secret, network policy and three pods
+Moment = str
+MOMENTS = ["before the write", "after the commit"]
+
+
+def kill_at(proxy: MeddlingProxy, number: int, moment: Moment, victim: OperatorProcess) -> asyncio.Event:
+    """SIGKILL at the n-th write: before the server sees it, or after it has committed and before the answer arrives."""
+    killed = asyncio.Event()
+
+    async def strike(write: Write) -> None:
+        if write.number == number and not killed.is_set():
+            killed.set()
+            await victim.kill()
+
+    async def strike_and_lose(write: Write) -> web.StreamResponse | None:
+        await strike(write)
+        return refuse(500, "InternalError") if write.number == number else None
+
+    if moment == "before the write":
+        proxy.before = strike_and_lose
+    else:
+        proxy.after = strike
+    return killed
+
+
+def masked(objects: list[Body]) -> list[tuple[str, str]]:
+    """What of the objects must not depend on what happened on the way."""
+    return sorted(
+        (o["metadata"]["name"].replace(run_id(o), "ID"), component(o) if _has_component(o) else "") for o in objects
+    )
+
+
+def run_id(body: Body) -> str:
+    return str(body["metadata"]["labels"]["clotho.dev/run-uid"]).replace("-", "")[:8]
+
+
+def _has_component(body: Body) -> bool:
+    return "app.kubernetes.io/component" in body["metadata"]["labels"]
+
+
+async def picture(cluster: ClusterAccess, run: str) -> dict[str, list[tuple[str, str]]]:
+    kinds = ("pods", "services", "secrets", "networkpolicies", "persistentvolumeclaims")
+    return {plural: masked(await cluster.of_run(plural, run)) for plural in kinds}
+
+
+def creations(proxy: MeddlingProxy) -> Counter[str]:
+    return Counter(write.path for write in proxy.writes if write.method == "POST")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_killed_at_every_write_of_the_start(
+    cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator, moment: Moment
+) -> None:
+    """One run for each write of the start-up; every one ends like the one that was left alone."""
+    quiet = await start_operator(through=proxy, CLOTHO_LEASE_ENABLED="false")
+    await cluster.create_run("reference")
+    await cluster.until_phase("Running", "reference")
+    count = len(proxy.writes)
+    expected = await picture(cluster, "reference")
+    await quiet.terminate()
+    for number in range(1, count + 1):
+        name = f"struck-{number}"
+        proxy.writes.clear()
+        victim = await start_operator(through=proxy, CLOTHO_LEASE_ENABLED="false")
+        killed = kill_at(proxy, number, moment, victim)
+        await cluster.create_run(name)
+        async with asyncio.timeout(30):
+            await killed.wait()
+        successor = await start_operator(through=proxy, CLOTHO_LEASE_ENABLED="false")
+        run = await cluster.until_phase("Running", name)
+        assert run["status"]["attempt"] == 1
+        assert run["status"].get("restarts", 0) == 0
+        seen = {
+            plural: [(n.replace(name, "reference"), c) for n, c in found]
+            for plural, found in (await picture(cluster, name)).items()
+        }
+        assert seen == expected, f"killed {moment} of write {number}"
+        await successor.terminate()
+    assert kubelet.trainers_seen_together <= count + 1, "one trainer for each run, never two"
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_killed_at_every_write_of_the_stop(
+    cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator, moment: Moment
+) -> None:
+    operator = await start_operator(through=proxy, CLOTHO_LEASE_ENABLED="false")
+    await cluster.create_run("stopped")
+    await cluster.until_phase("Running", "stopped")
+    proxy.writes.clear()
+    await cluster.change_run("stopped", stop=True)
+    await cluster.until_phase("Stopped", "stopped")
+    count = len(proxy.writes)
+    await operator.terminate()
+    for number in range(1, count + 1):
+        name = f"struck-{number}"
+        proxy.before = proxy.after = _leave_alone
+        victim = await start_operator(through=proxy, CLOTHO_LEASE_ENABLED="false")
+        await cluster.create_run(name)
+        await cluster.until_phase("Running", name)
+        proxy.writes.clear()
+        kubelet.ended.clear()
+        killed = kill_at(proxy, number, moment, victim)
+        await cluster.change_run(name, stop=True)
+        async with asyncio.timeout(30):
+            await killed.wait()
+        successor = await start_operator(through=proxy, CLOTHO_LEASE_ENABLED="false")
+        await cluster.until_phase("Stopped", name)
+        await cluster.until_pods("gone", lambda pods: not pods, name)
+        assert kubelet.ended == ["environment", "trainer", "api-server"], f"killed {moment} of write {number}"
+        await successor.terminate()
+
+
+async def _leave_alone(_: Write) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "headers"),
+    [(409, "Conflict", {}), (429, "TooManyRequests", {"Retry_After": "1"}), (500, "InternalError", {}), (503, "", {})],
+)
+async def test_every_write_fails_once(
+    cluster: ClusterAccess,
+    kubelet: FakeKubelet,
+    proxy: MeddlingProxy,
+    start_operator: StartOperator,
+    code: int,
+    reason: str,
+    headers: dict[str, str],
+) -> None:
+    refused: set[tuple[str, str]] = set()
+
+    async def refuse_once(write: Write) -> web.StreamResponse | None:
+        if (write.method, write.path) in refused:
+            return None
+        refused.add((write.method, write.path))
+        return refuse(code, reason, **headers)
+
+    proxy.before = refuse_once
+    operator = await start_operator(through=proxy)
+    await cluster.create_run("r")
+    run = await cluster.until_phase("Running", "r")
+    assert run["status"].get("restarts", 0) == 0
+    assert len(await cluster.pods("r")) == 3
+    assert await operator.metric("clotho_reconcile_errors_total") > 0
+
+
+async def test_answers_get_lost(
+    cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator
+) -> None:
+    """Every first write is committed, but its answer never arrives in time: nothing is made twice."""
+    lost: set[str] = set()
+
+    async def dawdle(write: Write) -> None:
+        if write.path not in lost:
+            lost.add(write.path)
+            await asyncio.sleep(2.5)  # longer than the operator waits
+
+    proxy.after = dawdle
+    await start_operator(through=proxy)
+    await cluster.create_run("a")
+    run = await cluster.until_phase("Running", "a", patience=60)
+    assert run["status"]["attempt"] == 1
+    assert run["status"].get("restarts", 0) == 0
+    assert kubelet.trainers_seen_together == 1
+
+
+async def test_a_frozen_watch_misleads_nobody(
+    cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator
+) -> None:
+    """While watches deliver nothing, the operator still knows what it has made itself, and makes nothing twice."""
+    operator = await start_operator(through=proxy)
+    await eventually("leading", lambda: _leads(operator))
+    await cluster.create_run("w")
+    await cluster.until_pods("there", lambda pods: len(pods) == 3, "w")
+    proxy.flowing.clear()
+    await cluster.change_run("w", environments=[{"name": "letters", "replicas": 2, "config": {"group_size": 4}}])
+    await asyncio.sleep(1.0)
+    proxy.flowing.set()
+    await cluster.until_phase("Running", "w")
+    await cluster.until_pods("four", lambda pods: len(pods) == 4, "w")
+    assert max(creations(proxy).values()) <= 4, creations(proxy)
+    assert kubelet.trainers_seen_together == 1
+
+
+async def _leads(operator: OperatorProcess) -> tuple[bool, float]:
+    value = await operator.metric("clotho_leader")
+    return value == 1, value
+
+
+async def test_only_one_of_two_operators_works(
+    cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator
+) -> None:
+    first = await start_operator(through=proxy)
+    await eventually("leading", lambda: _leads(first))
+    second = await start_operator(through=proxy)
+    await second.address()
+    await cluster.create_run("one")
+    await cluster.until_phase("Running", "one")
+    assert max(creations(proxy).values()) == 3, "three pods, each created once"
+    assert await second.metric("clotho_leader") == 0
+    await first.terminate()
+    await eventually("leading", lambda: _leads(second))
+    await cluster.create_run("two")
+    await cluster.until_phase("Running", "two")
+
+
+async def test_the_second_operator_takes_over_from_a_killed_one(
+    cluster: ClusterAccess, kubelet: FakeKubelet, start_operator: StartOperator
+) -> None:
+    first = await start_operator()
+    await eventually("leading", lambda: _leads(first))
+    second = await start_operator()
+    await first.kill()
+    await cluster.create_run("k")
+    await cluster.until_phase("Running", "k")
+    assert await second.metric("clotho_leader") == 1
+
+
+async def test_a_frozen_leader_does_not_write_once_it_thaws(
+    cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator
+) -> None:
+    frozen = await start_operator(through=proxy)
+    await eventually("leading", lambda: _leads(frozen))
+    frozen.freeze()
+    second = await start_operator()
+    await eventually("leading", lambda: _leads(second))
+    await cluster.create_run("t")
+    await cluster.until_phase("Running", "t")
+    written = len(proxy.writes)
+    frozen.thaw()
+    await eventually("standing by", lambda: _stands_by(frozen))
+    assert len(proxy.writes) == written, [write.what for write in proxy.writes[written:]]
+
+
+async def _stands_by(operator: OperatorProcess) -> tuple[bool, float]:
+    value = await operator.metric("clotho_leader")
+    return value == 0, value
