@@ -50,6 +50,7 @@ def _schema() -> Schema:
     status = without_defaults(schema_of(TrainingRunStatus))
     # A run that no operator has seen yet is in progress (kstatus), and its phase is not blank.
     status["default"] = {"observedGeneration": -1, "phase": "Pending"}
+    status["properties"]["restarts"]["default"] = 0  # so that its column says 0 instead of nothing
     root = {
         "type": "object",
         "description": "A reinforcement-learning fine-tuning run: an API server, a trainer that serves the policy it "

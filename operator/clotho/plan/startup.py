@@ -1,16 +1,21 @@
 """Everything that a live run needs and that is not there is made, all at once; the pods wait inside for each other."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Final
 
 from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER
 from clotho.plan.completion import has_trained_enough
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey
 from clotho.plan.parts import Part
+from clotho.plan.pods import Pod
 from clotho.plan.restarts import delete_pod
 from clotho.plan.situation import Situation
 from clotho.render import objects, pods
 from clotho.render.config import fingerprint, run_config
 from clotho.render.names import base_name, claim_name, pod_name
+
+_CREATED_TOGETHER: Final = timedelta(seconds=60)  # a pod and its Secret may be written at the same time
 
 
 def make_missing(situation: Situation) -> tuple[Action, ...]:
@@ -76,16 +81,14 @@ def _render(situation: Situation, part: Part, index: int) -> Manifest:
 def remove_surplus(situation: Situation) -> tuple[Delete, ...]:
     """Replicas beyond those asked for, and pods whose tokens are void because their Secret was made anew."""
     secret = situation.observed.objects.get(ObjectKey("Secret", base_name(situation.run.metadata)))
-    return tuple(
-        delete_pod(pod)
-        for part in situation.parts
-        for pod in part.pods
-        if not pod.is_terminating
-        and (
-            pod.index >= part.replicas
-            or (secret is not None and (pod.metadata.creation_timestamp or secret.created_at) < secret.created_at)
-        )
-    )
+    void_before = None if secret is None else secret.created_at - _CREATED_TOGETHER
+
+    def is_surplus(part: Part, pod: Pod) -> bool:
+        created = pod.metadata.creation_timestamp
+        is_void = void_before is not None and created is not None and created < void_before
+        return not pod.is_terminating and (pod.index >= part.replicas or is_void)
+
+    return tuple(delete_pod(pod) for part in situation.parts for pod in part.pods if is_surplus(part, pod))
 
 
 def _is_absent(situation: Situation, key: ObjectKey) -> bool:

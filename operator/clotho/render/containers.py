@@ -8,10 +8,17 @@ Manifest = dict[str, Any]
 
 MAIN: Final = "main"
 USER_ID: Final = 65532
-CONTAINER_SECURITY: Final[Manifest] = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
+EVERY_CONTAINER: Final[Manifest] = {
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    },
+    "env": [
+        {"name": "HOME", "value": "/tmp"},  # noqa: S108 - the one writable place that all of them have
+        {"name": "USER", "value": "clotho"},  # the user id has no name in the image, and some libraries insist on one
+    ],
+    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
 }
 POD_SECURITY: Final[Manifest] = {
     "runAsNonRoot": True,
@@ -35,8 +42,6 @@ def from_secret(name: str, secret_name: str) -> Manifest:
 def shared_variables(run_secret: str) -> list[Manifest]:
     return [
         value(CONFIG_VARIABLE, str(CONFIG_PATH)),
-        value("HOME", "/tmp"),  # noqa: S108 - the only writable place that every container has
-        value("USER", "clotho"),  # the user id has no name in the image, and some libraries insist on one
         from_secret(TOKEN_VARIABLE, run_secret),
     ]
 

@@ -14,7 +14,7 @@ from clotho.api.names import (
 )
 from clotho.api.training_run import EnvironmentSpec, TrainingRun
 from clotho.render.containers import (
-    CONTAINER_SECURITY,
+    EVERY_CONTAINER,
     MAIN,
     POD_SECURITY,
     Manifest,
@@ -218,18 +218,13 @@ def _override(pod: Manifest, template: dict[str, Any], path: str) -> Manifest:
 
 
 def _lawful(container: Manifest, default_image: str, settings: RenderSettings, path: str) -> Manifest:
-    """Restricted Pod Security where the container does not say otherwise; no image of its own means the main one's."""
-    given = {"securityContext": container.get("securityContext") or {}}
-    return {
-        "image": default_image,
-        "imagePullPolicy": settings.image_pull_policy,
-        **container,
-        **merge({"securityContext": CONTAINER_SECURITY}, given, f"{path}.{container['name']}"),
-    }
+    """Restricted Pod Security and a /tmp, where the container does not say otherwise; the main image if it has none."""
+    defaults = {"image": default_image, "imagePullPolicy": settings.image_pull_policy, **EVERY_CONTAINER}
+    return merge(defaults, container, f"{path}.{container['name']}")
 
 
 def _shared_mounts() -> list[Manifest]:
-    return [mount("config", str(CONFIG_PATH.parent), read_only=True), mount("tmp", "/tmp")]  # noqa: S108
+    return [mount("config", str(CONFIG_PATH.parent), read_only=True)]
 
 
 def _shared_volumes(run: TrainingRun) -> list[Manifest]:

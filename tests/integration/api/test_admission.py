@@ -53,7 +53,7 @@ def training(**changes: Any) -> Body:
 def test_good_runs_are_taken(team: Kubectl, case: str) -> None:
     create(team, CASES[case])
     status = team.get("tr/demo")["status"]
-    assert status == {"observedGeneration": -1, "phase": "Pending"}
+    assert status == {"observedGeneration": -1, "phase": "Pending", "restarts": 0}
 
 
 REFUSED: list[tuple[Body, str]] = [

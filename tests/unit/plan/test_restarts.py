@@ -3,6 +3,7 @@
 import itertools
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from clotho.api.status import ComponentStatus, LastExit, Retry
@@ -157,6 +158,13 @@ def test_nothing_is_deleted_on_a_record_that_was_not_stored() -> None:
         assert world.now_status.restarts == 0
     world.settle()
     assert world.now_status.restarts == 1
+
+
+def test_a_pod_written_at_the_same_time_as_its_secret_is_left_alone() -> None:
+    world = running_world()
+    key, secret = next((key, seen) for key, seen in world.objects.items() if key.kind == "Secret")
+    world.objects[key] = msgspec.structs.replace(secret, created_at=secret.created_at + timedelta(seconds=1))
+    assert world.plan().actions == ()
 
 
 def test_pods_with_void_tokens_are_replaced_when_their_secret_was_made_anew() -> None:

@@ -67,10 +67,7 @@ CASES: dict[str, Body] = {
                         {
                             "name": "tiny-model",
                             "command": ["python", "-m", "clotho_trainer", "tiny-model", "/models/tiny"],
-                            "volumeMounts": [
-                                {"name": "models", "mountPath": "/models"},
-                                {"name": "tmp", "mountPath": "/tmp"},
-                            ],
+                            "volumeMounts": [{"name": "models", "mountPath": "/models"}],
                         }
                     ]
                 }

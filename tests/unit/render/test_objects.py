@@ -33,6 +33,7 @@ def test_every_container_is_restricted(case: str, name: str, pod: Body) -> None:
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["readOnlyRootFilesystem"] is True
+        assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
 
 
 def variables(pod: Body) -> set[str]:
