@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import itertools
+import logging
 import secrets
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,6 +20,7 @@ from clotho.cluster.outcomes import AlreadyExists, Conflict, Forbidden, Invalid,
 from clotho.cluster.store import AnyRun, Store, decode, run_key
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, Refusal
 
+log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
 Body = dict[str, Any]
 
@@ -49,19 +51,15 @@ class Writer:
         self._unknown: dict[RunKey, set[ObjectKey]] = {}  # writes that got no answer: look before planning again
 
     async def carry_out(self, run: AnyRun, actions: Iterable[Action]) -> None:
-        """In order, but neighbouring creations go out together: they do not depend on each other.
+        """In order, but neighbours that do not need each other go out together: objects, then the pods that need them.
 
-        The first failure ends it and is raised, once the requests beside it are answered.
+        A failure is raised once the requests beside it are answered, and ends it: no pod without its network policy.
         """
-        for is_delete, group in itertools.groupby(actions, lambda action: isinstance(action, Delete)):
-            if is_delete:
-                for action in group:
-                    await self._do(run, action)
-            else:
-                outcomes = await asyncio.gather(*(self._do(run, action) for action in group), return_exceptions=True)
-                for outcome in outcomes:
-                    if isinstance(outcome, BaseException):
-                        raise outcome
+        for _, group in itertools.groupby(actions, lambda action: (type(action) is Delete, action.key.kind == "Pod")):
+            outcomes = await asyncio.gather(*(self._do(run, action) for action in group), return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
 
     def refusals(self, run: AnyRun) -> dict[ObjectKey, Refusal]:
         """What the server would not take; forgotten when the spec changes."""
@@ -175,6 +173,7 @@ class Writer:
             preconditions=_Preconditions(action.uid, action.resource_version),
             grace_period_seconds=action.grace_seconds,
         )
+        log.info("deleting %s %s", action.key.kind, action.key.name, extra={"namespace": namespace})
         try:
             answer = await self._client.delete(path_of(namespace, action.key), options, Body)
         except NotFound:

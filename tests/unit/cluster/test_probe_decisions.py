@@ -1,0 +1,80 @@
+"""Whom to ask, how often, and what the answers mean."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from clotho.cluster.probe import ApiServerAnswer, ProbeTimes, pause, questions, queue_status
+from clotho.plan.model import Probe, Probes
+from clotho_contract.progress import Progress
+from rig.objects import a_pod, a_run
+
+NOW = datetime(2026, 11, 15, 13, 0, tzinfo=UTC)
+PODS = (a_pod("trainer"), a_pod("api-server"), a_pod("environment"))
+TIMES = ProbeTimes(interval=30.0, startup=2.0)
+
+
+def asked(known: Probes, **status: object) -> list[str]:
+    run = a_run(status={"phase": "Running", **status})
+    return [question.target for question in questions(run, PODS, known, NOW)]
+
+
+def trainer_said(last_step: datetime | None) -> Probes:
+    answer = Progress(state="training", step=1, total_steps=9, last_step_time=last_step and last_step.isoformat())
+    return Probes(trainer=Probe(pod_uid="uid-trainer", taken_at=NOW, answer=answer))
+
+
+def test_a_healthy_run_costs_one_question() -> None:
+    assert asked(Probes()) == ["trainer"]
+    assert asked(trainer_said(NOW - timedelta(seconds=299))) == ["trainer"]
+
+
+EVERYBODY = ["trainer", "api_server", "inference"]
+
+
+def test_everybody_is_asked_when_the_run_slows_down() -> None:
+    assert asked(trainer_said(NOW - timedelta(seconds=301))) == EVERYBODY
+
+
+def test_everybody_is_asked_when_the_trainer_does_not_answer() -> None:
+    silent = Probes(trainer=Probe(pod_uid="uid-trainer", taken_at=NOW, problem="no answer"))
+    assert asked(silent) == EVERYBODY
+
+
+def test_everybody_is_asked_while_a_standstill_lasts() -> None:
+    stall = {"cause": "TrainerHung", "since": "2026-11-15T12:00:00Z"}
+    assert asked(trainer_said(NOW), stall=stall) == EVERYBODY
+
+
+def test_before_the_first_step_time_counts_from_when_the_run_was_up() -> None:
+    assert asked(trainer_said(None), runningTime="2026-11-15T12:54:00Z") == EVERYBODY
+    assert asked(trainer_said(None), runningTime="2026-11-15T12:56:00Z") == ["trainer"]
+
+
+@pytest.mark.parametrize("pod", [a_pod("trainer", phase="Pending"), a_pod("trainer", address="")])
+def test_a_pod_that_cannot_answer_is_not_asked(pod: object) -> None:
+    assert questions(a_run(), (pod,), Probes(), NOW) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("phase", "stall_after", "expected"),
+    [
+        ("Running", 600, 30.0),
+        ("Starting", 600, 2.0),
+        ("Stopping", 600, 2.0),
+        ("Running", 40, 10.0),  # often enough to see a short standstill
+        ("Running", 1, 0.5),
+        ("Completed", 600, None),
+        ("Suspended", 600, None),
+    ],
+)
+def test_pause(phase: str, stall_after: int, expected: float | None) -> None:
+    assert pause(a_run(status={"phase": phase}, stall={"afterSeconds": stall_after}), TIMES) == expected
+
+
+def test_batches_that_wait_for_the_trainer_include_leased_ones() -> None:
+    answer = ApiServerAnswer(
+        current_step=4, queue_size=5, queue_sequences=20, leased_batches=1, full=True, environments=({}, {})
+    )
+    status = queue_status(answer, batch_size=8)
+    assert (status.batches_ready, status.is_full, status.environments_connected) == (3, True, 2)

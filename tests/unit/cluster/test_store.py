@@ -1,0 +1,71 @@
+"""Watch events become a picture of each run, and whoever waits for a change hears of it once."""
+
+from clotho.cluster.cache import RunKey
+from clotho.cluster.store import Store, decode
+from clotho.plan.model import ObjectKey
+from rig.objects import UID, Body, pod_body, run_body
+
+RUN = RunKey("ns", "r")
+
+
+def store() -> tuple[Store, list[RunKey]]:
+    made, heard = Store(), list[RunKey]()
+    made.changed = heard.append
+    return made, heard
+
+
+def test_a_new_state_is_announced_and_its_repetition_is_not() -> None:
+    seen, heard = store()
+    seen.handle_event("Pod", False, pod_body("trainer", 5))
+    seen.handle_event("Pod", False, pod_body("trainer", 5))
+    seen.handle_event("Pod", False, pod_body("trainer", 4))
+    assert heard == [RUN]
+    assert [pod.name for pod in seen.pods_of(RUN, UID)] == ["r-trainer"]
+
+
+def test_our_own_writes_are_not_news() -> None:
+    seen, heard = store()
+    seen.pods.observe(decode("Pod", pod_body("trainer", 5)))  # type: ignore[arg-type]
+    seen.handle_event("Pod", False, pod_body("trainer", 5))
+    assert heard == []
+
+
+def test_a_deletion_is_announced() -> None:
+    seen, heard = store()
+    seen.handle_event("TrainingRun", False, run_body())
+    seen.handle_event("TrainingRun", True, run_body(2))
+    assert heard == [RUN, RUN]
+    assert seen.run(RUN) is None
+
+
+def test_what_belongs_to_an_earlier_run_of_the_name_is_left_out() -> None:
+    seen, _ = store()
+    body = pod_body("trainer")
+    body["metadata"]["labels"]["clotho.dev/run-uid"] = "another"
+    seen.handle_event("Pod", False, body)
+    assert seen.pods_of(RUN, UID) == ()
+
+
+def service(version: int = 1) -> Body:
+    labels = {"clotho.dev/run": "r", "clotho.dev/run-uid": UID}
+    annotations = {"clotho.dev/fingerprint": "f"}
+    metadata = {"name": "s", "namespace": "ns", "uid": "u", "resourceVersion": str(version), "labels": labels}
+    return {"kind": "Service", "metadata": metadata | {"annotations": annotations}, "spec": {}}
+
+
+def test_other_objects_are_seen_with_what_they_were_rendered_from() -> None:
+    seen, _ = store()
+    seen.handle_event("Service", False, service())
+    found = seen.objects_of(RUN, UID)[ObjectKey("Service", "s")]
+    assert (found.uid, found.fingerprint, found.is_terminating) == ("u", "f", False)
+
+
+def test_of_a_secret_only_the_token_is_kept() -> None:
+    body = {
+        **service(),
+        "kind": "Secret",
+        "data": {"CLOTHO_TOKEN": "dA==", "CLOTHO_ADMIN_TOKEN": "YQ==", "run.yaml": ""},
+    }
+    secret = decode("Secret", body)
+    assert "dA==" in repr(secret)
+    assert "YQ==" not in repr(secret)

@@ -1,0 +1,53 @@
+"""Figures of runs appear and vanish with them; the documentation page is complete."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from clotho.manager.docs import metrics_page
+from clotho.manager.metrics import RunCollector
+from clotho_contract.progress import Progress
+from rig.objects import a_run
+
+NOW = datetime(2026, 11, 15, 13, 0, tzinfo=UTC)
+STATUS = {
+    "phase": "Running",
+    "progress": {"step": 4, "totalSteps": 100, "percent": 4, "rewardMean": 0.5, "lastStepTime": "2026-11-15T12:59:50Z"},
+    "components": {"trainer": {"name": "trainer", "state": "Ready", "replicas": 1, "ready": 1}},
+}
+
+
+def exported(status: dict[str, object], answer: Progress | None = None, leads: bool = True) -> list[str]:
+    registry = CollectorRegistry()
+    registry.register(RunCollector(lambda: [a_run(status=status)], lambda _: answer, lambda: leads, lambda: NOW))
+    return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+
+
+def test_figures_come_from_status() -> None:
+    lines = exported(STATUS)
+    assert 'clotho_run_step{namespace="ns",run="r"} 4.0' in lines
+    assert 'clotho_run_seconds_since_last_step{namespace="ns",run="r"} 10.0' in lines
+    assert 'clotho_run_component_ready{component="trainer",namespace="ns",run="r"} 1.0' in lines
+    assert 'clotho_runs{phase="Running"} 1.0' in lines
+    assert 'clotho_runs{phase="Failed"} 0.0' in lines
+
+
+def test_the_trainers_last_answer_is_finer() -> None:
+    answer = Progress(state="training", step=6, total_steps=100, last_step_time="2026-11-15T12:59:58Z")
+    lines = exported(STATUS, answer)
+    assert 'clotho_run_step{namespace="ns",run="r"} 6.0' in lines
+    assert 'clotho_run_seconds_since_last_step{namespace="ns",run="r"} 2.0' in lines
+
+
+def test_a_finished_run_does_not_age() -> None:
+    assert not [line for line in exported({**STATUS, "phase": "Completed"}) if "since_last_step" in line]
+
+
+def test_a_replica_that_does_not_lead_reports_no_runs() -> None:
+    assert not [line for line in exported(STATUS, leads=False) if 'run="r"' in line]
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = Path(__file__).parents[3] / "docs" / "metrics.md"
+    assert page.read_text() == metrics_page(), "run: python -m clotho.manager.docs"
