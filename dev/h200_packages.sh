@@ -13,7 +13,7 @@ uv pip install --quiet --target "$work/packages" --no-deps --only-binary :all: \
 cd "$work/packages"
 # Of pyarrow only tables, datasets and parquet are needed: no headers, no tests, no network file systems.
 rm -rf bin pyarrow/include pyarrow/includes pyarrow/tests pyarrow/src pandas/tests pyarrow/*.pyx pyarrow/*.pxi pyarrow/*.pxd
-rm -f pyarrow/*flight* pyarrow/*substrait* pyarrow/*s3* pyarrow/*gcs* pyarrow/*azure* pyarrow/*_orc* pyarrow/*cpp_tests*
+rm -f pyarrow/*flight* pyarrow/*s3* pyarrow/*gcs* pyarrow/*azure* pyarrow/*_orc* pyarrow/*cpp_tests*
 find . -name __pycache__ -type d -prune -exec rm -rf {} +
 cd - > /dev/null
 mkdir -p "$out"

@@ -45,6 +45,7 @@ def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
     for name, tag in missing.items():
         _build(name, tag, base)
         _import(folder, name, tag)
+        _forget_older(folder, name, tag)
     return tags
 
 
@@ -126,6 +127,19 @@ def _import(folder: Folder, name: str, tag: str) -> None:
         ctr(folder, "images", "import", str(archive))
         archive.unlink()
         _stream(["rm", "-rf", str(layout)], progress)
+
+
+def _forget_older(folder: Folder, name: str, tag: str) -> None:
+    """A trainer image weighs several gigabytes in each of two stores: the newest is enough."""
+    prefix = f"localhost/clotho/{name}:"
+    imported = ctr(folder, "images", "list", "--quiet").split()
+    if older := [image for image in imported if image.startswith(prefix) and image != tag]:
+        ctr(folder, "images", "remove", "--sync", *older)
+    built = _buildah("images", "--noheading", "--format={{.Name}}:{{.Tag}}").split()
+    for image in built:
+        if image.startswith(prefix) and image != tag:
+            _buildah("rmi", image, check=False)
+    _buildah("rmi", "--prune", check=False)
 
 
 def _write_thin_archive(layout: Path, archive: Path, tag: str, known: set[str]) -> None:
