@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
 from clotho_api_server.answers import answer, asked
-from clotho_api_server.ledger import Lease, Leased, Trained
+from clotho_api_server.ledger import Lease, Leased, Ledger, Trained
 from clotho_api_server.refusals import RefusalError
 from clotho_api_server.service import Service
 from clotho_api_server.wire import AtStep, CurrentStep, LeaseRequest, Renewed
@@ -32,7 +33,7 @@ class Batches:
         if leased is None:
             return answer({"batch": None})
         lease = leased.lease
-        response = await self._send_or_release(request, lease, b'{"batch":[', len(_END))
+        response = await self._send_or_release(request, lease, b'{"batch":[', b"", held_back=len(_END))
         delivering = asyncio.create_task(self._service.change(lambda ledger: ledger.deliver(lease.id)))
         try:
             trained = await asyncio.shield(delivering)
@@ -41,7 +42,7 @@ class Batches:
             await delivering
             await self._service.change(lambda ledger: ledger.take_back(lease.batch))
             raise
-        await asyncio.shield(self._service.change(lambda ledger: ledger.forget_delivered()))
+        await self._note_after_the_answer(lambda ledger: ledger.forget_delivered())
         self._count(trained)
         return response
 
@@ -58,8 +59,9 @@ class Batches:
             "step": leased.step,
         }
         opening = msgspec.json.encode(head)[:-1] + b',"batch":['
-        response = await self._send_or_release(request, leased.lease, opening, len(_END))
-        await _write(response, _END)
+        lease = leased.lease
+        response = await self._send_or_release(request, lease, opening, _END)
+        await self._note_after_the_answer(lambda ledger: ledger.mark_sent(lease.id))
         return response
 
     async def renew(self, request: web.Request) -> web.Response:
@@ -105,19 +107,26 @@ class Batches:
         self._service.metrics.trained(trained.groups)
         self._service.metrics.dropped(trained.dropped)
 
+    async def _note_after_the_answer(self, change: Callable[[Ledger], None]) -> None:
+        """Nobody waits for it any more; if the disk refuses, the next start finds out the same."""
+        with suppress(RefusalError):
+            await asyncio.shield(self._service.change(change))
+
     async def _send_or_release(
-        self, request: web.Request, lease: Lease, opening: bytes, still_to_come: int
+        self, request: web.Request, lease: Lease, opening: bytes, ending: bytes, held_back: int = 0
     ) -> web.StreamResponse:
         try:
-            return await self._send(request, lease, opening, still_to_come)
+            return await self._send(request, lease, opening, ending, held_back)
         except BaseException:
             await asyncio.shield(self._give_back(lease))
             raise
 
-    async def _send(self, request: web.Request, lease: Lease, opening: bytes, still_to_come: int) -> web.StreamResponse:
-        """One group at a time, so that memory does not grow with the batch; the caller writes the end."""
+    async def _send(
+        self, request: web.Request, lease: Lease, opening: bytes, ending: bytes, held_back: int
+    ) -> web.StreamResponse:
+        """One group at a time, so that memory does not grow with the batch; the caller writes what is held back."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        response.content_length = len(opening) + lease.bytes + lease.groups - 1 + still_to_come
+        response.content_length = len(opening) + lease.bytes + lease.groups - 1 + len(ending) + held_back
         await response.prepare(request)
         if request.transport is not None:
             request.transport.set_write_buffer_limits(0)  # written means handed to the kernel
@@ -126,6 +135,7 @@ class Batches:
         async for body in self._bodies(lease):
             await _write(response, separator + body)
             separator = b","
+        await _write(response, ending)
         return response
 
     async def _bodies(self, lease: Lease) -> AsyncIterator[bytes]:
@@ -136,10 +146,8 @@ class Batches:
             yield body
 
     async def _give_back(self, lease: Lease) -> None:
-        try:
+        with suppress(RefusalError):  # it may have expired or been acknowledged already
             await self._service.change(lambda ledger: ledger.release(lease.id))
-        except RefusalError:
-            return  # it has expired or been acknowledged already
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

@@ -107,7 +107,7 @@ class Ledger:
 
     def resume(self, now: float) -> None:
         """After a restart: holders of leases could not renew them, and nobody reads interrupted responses any more."""
-        for (lease,) in self._db.execute("SELECT lease FROM batches WHERE state = 'leased' AND plain").fetchall():
+        for (lease,) in self._db.execute("SELECT lease FROM batches WHERE state = 'leased' AND NOT sent").fetchall():
             self.release(lease)
         self.forget_delivered()
         for lease in list(self._leases):
@@ -123,6 +123,7 @@ class Ledger:
             self.release(lease)
         if request.starting_step < self._step:
             self._return_trained("NOT plain AND step > ?", request.starting_step)
+        self._db.execute("UPDATE batches SET sent = TRUE WHERE state = 'returned'")  # nobody reclaims a predecessor's
         if resized:
             self._dissolve_returned()
         self._registration = request
@@ -245,6 +246,10 @@ class Ledger:
         ).fetchall()
         return Leased(lease, self._step, [max(0, self._step - version) for (version,) in versions])
 
+    def mark_sent(self, lease_id: str) -> None:
+        """The whole batch has left. Until this is on disk, a restart hands the batch to whoever speaks up first."""
+        self._db.execute("UPDATE batches SET sent = TRUE WHERE lease = ?", (lease_id,))
+
     def renew(self, lease_id: str, now: float) -> float:
         self._held(lease_id)
         self._deadlines[lease_id] = now + self._limits.lease_seconds
@@ -253,7 +258,7 @@ class Ledger:
     def release(self, lease_id: str) -> None:
         lease = self._end(lease_id)
         self._db.execute("UPDATE batches SET state = 'returned' WHERE id = ?", (lease.batch,))
-        self._returned.update(batches=1, groups=lease.groups, sequences=lease.sequences, bytes=lease.bytes)
+        self._count_returned(lease, +1)
 
     def expire(self, now: float) -> int:
         full_time = now + self._limits.lease_seconds
@@ -294,10 +299,24 @@ class Ledger:
     # -- inner workings
 
     def _held(self, lease_id: str) -> Lease:
-        lease = self._leases.get(lease_id)
+        lease = self._leases.get(lease_id) or self._reclaim(lease_id)
         if lease is None:
             raise ConflictError(f"lease {lease_id} is unknown or has expired; its batch is delivered again")
         return lease
+
+    def _reclaim(self, lease_id: str) -> Lease | None:
+        """A restart returned this batch for fear that it had not arrived, but its holder is there."""
+        query = """UPDATE batches SET state = 'leased' WHERE lease = ? AND state = 'returned' AND NOT sent AND NOT plain
+                   RETURNING id, groups, sequences, bytes"""
+        for row in self._db.execute(query, (lease_id,)).fetchall():
+            lease = self._leases[lease_id] = Lease(lease_id, *row)
+            self._count_returned(lease, -1)
+            return lease
+        return None
+
+    def _count_returned(self, lease: Lease, sign: int) -> None:
+        counts = {"batches": 1, "groups": lease.groups, "sequences": lease.sequences, "bytes": lease.bytes}
+        self._returned.update({name: sign * count for name, count in counts.items()})
 
     def _end(self, lease_id: str) -> Lease:
         lease = self._held(lease_id)
@@ -322,12 +341,10 @@ class Ledger:
             return None
         lease = Lease(secrets.token_hex(16), *row)
         self._db.execute(
-            "UPDATE batches SET state = 'leased', lease = ?, plain = ?, step = NULL WHERE id = ?",
+            "UPDATE batches SET state = 'leased', lease = ?, plain = ?, sent = FALSE, step = NULL WHERE id = ?",
             (lease.id, plain, lease.batch),
         )
-        self._returned.subtract(
-            {"batches": 1, "groups": lease.groups, "sequences": lease.sequences, "bytes": lease.bytes}
-        )
+        self._count_returned(lease, -1)
         return lease
 
     def _lease_new(self, plain: bool) -> Lease | None:
@@ -339,7 +356,8 @@ class Ledger:
         chosen = choose(self._waiting(), owed, state.queued, wanted)
         lease_id = secrets.token_hex(16)
         cursor = self._db.execute(
-            "INSERT INTO batches (state, lease, plain, groups, sequences, bytes) VALUES ('leased', ?, ?, ?, ?, 0)",
+            """INSERT INTO batches (state, lease, plain, sent, groups, sequences, bytes)
+               VALUES ('leased', ?, ?, FALSE, ?, ?, 0)""",
             (lease_id, plain, len(chosen), wanted.batch_size),
         )
         batch = cursor.lastrowid or 0
@@ -362,10 +380,11 @@ class Ledger:
     def _return_trained(self, which: str, value: int) -> int:
         query = f"SELECT id, groups, sequences, bytes FROM batches WHERE state = 'trained' AND {which}"  # noqa: S608
         rows = self._db.execute(query, (value,)).fetchall()
-        for batch, groups, sequences, size in rows:
-            self._db.execute("UPDATE batches SET state = 'returned' WHERE id = ?", (batch,))
-            self._retained_bytes -= size
-            self._returned.update(batches=1, groups=groups, sequences=sequences, bytes=size)
+        for row in rows:
+            lease = Lease("", *row)
+            self._db.execute("UPDATE batches SET state = 'returned' WHERE id = ?", (lease.batch,))
+            self._retained_bytes -= lease.bytes
+            self._count_returned(lease, +1)
         return len(rows)
 
     def _dissolve_returned(self) -> None:

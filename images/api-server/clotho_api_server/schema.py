@@ -16,7 +16,8 @@ CREATE TABLE batches (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     state TEXT NOT NULL CHECK (state IN ('leased', 'returned', 'trained', 'done')),
     lease TEXT NOT NULL UNIQUE,
-    plain INTEGER NOT NULL,
+    plain INTEGER NOT NULL,  -- given out by GET /batch
+    sent INTEGER NOT NULL,
     step INTEGER,
     groups INTEGER NOT NULL,
     sequences INTEGER NOT NULL,

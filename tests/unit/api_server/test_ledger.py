@@ -119,6 +119,7 @@ def test_an_expired_lease_is_delivered_again_before_newer_ones(database, make: M
     ledger.register(trainer())
     put(ledger, *(group(n) for n in range(4)))
     first = take(ledger, now=0)
+    ledger.mark_sent(first.lease.id)
     ledger.renew(first.lease.id, now=5)
     assert ledger.expire(now=14) == 0
     assert ledger.expire(now=15) == 1
@@ -172,11 +173,30 @@ def test_a_restart_returns_interrupted_responses_and_renews_leases(database, mak
     put(ledger, *(group(n) for n in range(4)))
     take(ledger, now=0, plain=True)
     held = take(ledger, now=0)
+    ledger.mark_sent(held.lease.id)
     restarted = make(lease_seconds=10.0)
     restarted.resume(now=100.0)
     assert restarted.expire(now=109.0) == 0
     assert marks(database, take(restarted, now=109.0)) == [0, 1]
     assert restarted.acknowledge(held.lease.id, 1).step == 1
+
+
+def test_a_batch_that_may_not_have_arrived_before_the_crash_goes_to_whoever_speaks_first(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer())
+    put(ledger, *(group(n) for n in range(4)))
+    unsent = take(ledger)
+    restarted = make()
+    restarted.resume(now=0)
+    assert restarted.snapshot().returned_batches == 1
+    assert restarted.acknowledge(unsent.lease.id, 1).step == 1  # it had arrived after all
+    unsent = take(restarted)
+    again = make()
+    again.resume(now=0)
+    assert marks(database, take(again)) == [2, 3]
+    with pytest.raises(ConflictError):
+        again.acknowledge(unsent.lease.id, 2)
+    assert same_after_reload(again)
 
 
 def test_a_trainer_that_starts_again_gets_back_what_its_checkpoint_lacks(database, make: Make) -> None:
