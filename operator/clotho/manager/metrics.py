@@ -24,6 +24,8 @@ _RUN_GAUGES = {
     "clotho_run_loss": "Loss of the run's last step.",
     "clotho_run_tokens_per_second": "Tokens that the run trains a second.",
     "clotho_run_seconds_since_last_step": "Seconds since the run made a step; grows while it stands still.",
+    "clotho_run_restarts": "Pods of the run that were replaced after they ended.",
+    "clotho_run_stalled": "1 while the run stands still for longer than its spec.stall.afterSeconds, else 0.",
 }
 
 
@@ -72,9 +74,10 @@ class RunCollector(Collector):
 
 
 def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) -> dict[str, float]:
+    counts: dict[str, float] = {"clotho_run_restarts": status.restarts, "clotho_run_stalled": status.stall is not None}
     progress = answer or status.progress
     if progress is None:
-        return {}
+        return counts
     moved = _time(progress.last_step_time) or status.running_time
     values: dict[str, float | None] = {
         "clotho_run_step": progress.step,
@@ -86,7 +89,7 @@ def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) 
     }
     if status.is_finished:
         del values["clotho_run_seconds_since_last_step"]
-    return {name: value for name, value in values.items() if value is not None}
+    return counts | {name: value for name, value in values.items() if value is not None}
 
 
 def _time(value: str | datetime | None) -> datetime | None:

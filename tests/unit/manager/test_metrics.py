@@ -33,6 +33,14 @@ def test_figures_come_from_status() -> None:
     assert 'clotho_runs{phase="Failed"} 0.0' in lines
 
 
+def test_restarts_and_standstills_of_a_run_are_counted() -> None:
+    stall = {"cause": "TrainerHung", "since": "2026-11-15T12:00:00Z"}
+    lines = exported({"phase": "Starting", "restarts": 2, "stall": stall})
+    assert 'clotho_run_restarts{namespace="ns",run="r"} 2.0' in lines
+    assert 'clotho_run_stalled{namespace="ns",run="r"} 1.0' in lines
+    assert 'clotho_run_stalled{namespace="ns",run="r"} 0.0' in exported(STATUS)
+
+
 def test_the_trainers_last_answer_is_finer() -> None:
     answer = Progress(state="training", step=6, total_steps=100, last_step_time="2026-11-15T12:59:58Z")
     lines = exported(STATUS, answer)
