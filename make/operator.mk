@@ -1,0 +1,6 @@
+.PHONY: bench-operator operator-docs
+bench-operator: $(VENV) ## Start 1,000 runs on KWOK nodes: latency, CPU, memory, writes (RUNS=1000)
+	$(RUN) python tests/bench/operator_scale.py --runs $(or $(RUNS),1000)
+
+operator-docs: $(VENV) ## Write docs/operator-settings.md and docs/metrics.md from the code
+	$(RUN) python -m clotho.manager.docs
