@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -13,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from clotho.cli import view
-from cluster import binaries, target
-from cluster.console import say, step
+from cluster import binaries, chart, target
+from cluster import images as cluster_images
+from cluster.console import say
 from cluster.failure import ClusterError
 from cluster.kubectl import Kubectl, KubectlError
-from cluster.state import Folder
 
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLE = REPOSITORY / "examples" / "letters.yaml"
 RUN = "letters"
 NAMESPACE = "clotho-demo"
-OPERATOR_NAMESPACE = "clotho-system"
+EVERY_SECOND = {"reconcile": {"progressSeconds": 1}, "probe": {"intervalSeconds": 1, "startupSeconds": 1}}
 LIMIT_SECONDS = 900
 REFRESH_SECONDS = 1.0
 
@@ -34,8 +32,8 @@ def main() -> int:
     try:
         kubeconfig = chosen.up()
         kubectl = Kubectl(binaries.find(["kubectl"])["kubectl"], kubeconfig)
-        images = chosen.provide_images(("operator", "api-server", "environment", "trainer"))
-        install(kubeconfig, images)
+        images = chosen.provide_images(cluster_images.NAMES)
+        chart.install(kubeconfig, images, EVERY_SECOND)
         start_run(kubectl)
         run = watch(kubectl.in_namespace(NAMESPACE))
     except KeyboardInterrupt:
@@ -44,31 +42,6 @@ def main() -> int:
         return 130
     print_results(run, kubeconfig, chosen.name)
     return 0 if run["status"]["phase"] == "Completed" else 1
-
-
-def install(kubeconfig: Path, images: Mapping[str, str]) -> None:
-    """As a user would: the chart, with the images that were just built."""
-    helm = binaries.find(["helm"])["helm"]
-    argv = [str(helm), "upgrade", "--install", "clotho", str(REPOSITORY / "charts" / "clotho")]
-    argv += [f"--kubeconfig={kubeconfig}", f"--namespace={OPERATOR_NAMESPACE}", "--create-namespace", "--wait"]
-    argv += ["--timeout=180s", f"--values={write_values(images)}"]
-    with step("Installing the chart"):
-        done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ClusterError(f"helm could not install the chart: {done.stderr.strip()}")
-
-
-def write_values(images: Mapping[str, str]) -> Path:
-    values = chart_values(images)
-    path = Folder("demo").path / "values.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values))
-    return path
-
-
-def chart_values(images: Mapping[str, str]) -> dict[str, Any]:
-    """Progress every second: a demo lasts a minute, not a day."""
-    return {"images": dict(images), "progressIntervalSeconds": 1}
 
 
 def start_run(kubectl: Kubectl) -> None:
@@ -127,7 +100,7 @@ Look around:
   kubectl describe trainingrun {RUN} -n {NAMESPACE}
   kubectl logs -n {NAMESPACE} -l clotho.dev/run={RUN} --prefix --tail=5
 Clean up:
-  {"make cluster-down" if cluster != "current" else f"kubectl delete namespace {NAMESPACE} {OPERATOR_NAMESPACE}"}""")
+  {"make cluster-down" if cluster != "current" else f"kubectl delete namespace {NAMESPACE} {chart.NAMESPACE}"}""")
 
 
 def clean_up(chosen: target.Target, found_running: bool) -> None:

@@ -82,9 +82,9 @@ def _dispatch(arguments: argparse.Namespace) -> None:
         case "inside":
             daemon.run_inside(folder, arguments.listener)
         case "forward":
-            forward.serve(arguments.listener, folder.read_options().port)
+            forward.serve(arguments.listener, daemon.API_SERVER_PORT)
         case "recycle":
-            volumes.recycle(embedded.kubectl_for(folder), folder.volumes)
+            volumes.recycle(embedded.kubectl_for(folder, folder.inside_kubeconfig), folder.volumes)
 
 
 def _up(folder: Folder, arguments: argparse.Namespace) -> None:

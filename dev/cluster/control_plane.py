@@ -27,10 +27,11 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the API server listens, and under which address pods find it (None: there are no real pods)."""
+    """Where the API server listens, and for a real node: the address pods find it under, the port the host uses."""
 
     port: int
     node: str | None = None
+    host_port: int | None = None
 
     @property
     def bind(self) -> str:
@@ -54,7 +55,7 @@ class ControlPlane:
         self.audit_log = folder / "logs" / "audit.log" if audit_log else None
         self.processes = Processes(folder / "logs")
         self.authority = Authority(folder / "pki")
-        self.kubeconfig = self.write_kubeconfig("kubeconfig", "admin", groups=["system:masters"])
+        self.kubeconfig = self.write_kubeconfig("kubeconfig", "admin", ["system:masters"], self.addresses.host_port)
 
     def __enter__(self) -> Self:
         try:
@@ -80,7 +81,7 @@ class ControlPlane:
         self.processes.start(self._scheduler())
         self.processes.wait_ready()
 
-    def write_kubeconfig(self, file: str, user: str, groups: list[str] | None = None, host: str = LOOPBACK) -> Path:
+    def write_kubeconfig(self, file: str, user: str, groups: list[str] | None = None, port: int | None = None) -> Path:
         """Certificates are embedded, so that the file can be copied anywhere."""
         identity = self.authority.issue_client(user.replace(":", "-"), user, groups or [])
         name = "clotho-embedded"
@@ -92,7 +93,7 @@ class ControlPlane:
                 {
                     "name": name,
                     "cluster": {
-                        "server": f"https://{host}:{self.addresses.port}",
+                        "server": f"https://{LOOPBACK}:{port or self.addresses.port}",
                         "certificate-authority-data": _base64(self.authority.certificate),
                     },
                 }

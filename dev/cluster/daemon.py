@@ -23,6 +23,7 @@ from cluster.kubectl import Kubectl
 from cluster.process import Component, Processes, die_with_parent
 from cluster.state import ClusterState, ComponentState, Folder
 
+API_SERVER_PORT = 6443  # inside; the usual one, which network policies know
 SLIRP_DNS = "10.0.2.3"
 WATCH_SECONDS = 0.5
 
@@ -63,8 +64,10 @@ def run_inside(folder: Folder, listener: int) -> None:
     options = folder.read_options()
     programs = binaries.find([*control_plane.PROGRAMS, *node.PROGRAMS])
     _set_scene(folder)
-    plane = ControlPlane(folder.path, programs, Addresses(options.port, node.NODE_ADDRESS), audit_log=options.audit)
-    kubectl = Kubectl(programs["kubectl"], plane.kubeconfig)
+    addresses = Addresses(API_SERVER_PORT, node.NODE_ADDRESS, options.port)
+    plane = ControlPlane(folder.path, programs, addresses, audit_log=options.audit)
+    inside = plane.write_kubeconfig(folder.inside_kubeconfig.name, "inside", ["system:masters"])
+    kubectl = Kubectl(programs["kubectl"], inside)
     upstreams = [SLIRP_DNS] if options.egress else []
     (folder.path / "resolv.conf").write_text("".join(f"nameserver {address}\n" for address in upstreams))
     with _reporting(folder, plane.processes) as report:

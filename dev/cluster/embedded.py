@@ -74,8 +74,8 @@ def status(folder: Folder) -> int:
     return 0 if phase == "ready" else 1
 
 
-def kubectl_for(folder: Folder) -> Kubectl:
-    return Kubectl(binaries.find(["kubectl"])["kubectl"], folder.kubeconfig)
+def kubectl_for(folder: Folder, kubeconfig: Path | None = None) -> Kubectl:
+    return Kubectl(binaries.find(["kubectl"])["kubectl"], kubeconfig or folder.kubeconfig)
 
 
 def _say_already_running(folder: Folder, options: Options) -> None:

@@ -54,6 +54,11 @@ class Folder:
         return self.path / "kubeconfig"
 
     @property
+    def inside_kubeconfig(self) -> Path:
+        """For those who live in the cluster's network namespace, where the API server has its own port."""
+        return self.path / "inside.kubeconfig"
+
+    @property
     def containerd_socket(self) -> Path:
         return self.path / "containerd.sock"
 

@@ -1,0 +1,69 @@
+"""TrainingRuns as a person handles them: apply, look, wait, and a sentence when the wait is in vain."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from cluster.images import REPOSITORY
+from cluster.kubectl import Kubectl
+
+PATIENCE_SECONDS = 300.0
+POLL_SECONDS = 0.3
+Object = dict[str, Any]
+
+
+def letters(name: str, *, steps: int = 60, **spec: Any) -> Object:
+    """The example that people copy, with another name and length."""
+    run: Object = yaml.safe_load((REPOSITORY / "examples" / "letters.yaml").read_text())
+    run["metadata"]["name"] = name
+    run["spec"]["training"]["steps"] = steps
+    run["spec"] |= spec
+    return run
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of one namespace."""
+
+    kubectl: Kubectl
+
+    def get(self, name: str) -> Object:
+        return self.kubectl.get(f"trainingrun/{name}")
+
+    def patch(self, name: str, spec: Object) -> None:
+        self.kubectl.run("patch", "trainingrun", name, "--type=merge", f"--patch={json.dumps({'spec': spec})}")
+
+    def pods(self, name: str, component: str = "") -> list[Object]:
+        selector = f"app.kubernetes.io/instance={name}" + (
+            f",app.kubernetes.io/component={component}" if component else ""
+        )
+        items: list[Object] = self.kubectl.get("pods", f"--selector={selector}")["items"]
+        return items
+
+    def wait(self, name: str, what: str, until: Callable[[Object], bool]) -> Object:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not until(run := self.get(name)):
+            assert time.monotonic() < deadline, f"{name} is not {what}: {json.dumps(run.get('status'), indent=1)}"
+            time.sleep(POLL_SECONDS)
+        return run
+
+    def wait_for_phase(self, name: str, *phases: str) -> Object:
+        return self.wait(name, " or ".join(phases), lambda run: run.get("status", {}).get("phase") in phases)
+
+    def wait_for_step(self, name: str, step: int) -> Object:
+        return self.wait(name, f"at step {step}", lambda run: step_of(run) >= step)
+
+
+def step_of(run: Object) -> int:
+    step: int = (run.get("status", {}).get("progress") or {}).get("step", 0)
+    return step
+
+
+def condition(run: Object, kind: str) -> str:
+    return next((c["status"] for c in run["status"]["conditions"] if c["type"] == kind), "absent")

@@ -1,0 +1,81 @@
+"""The example run, from apply to trained weights, with what a person sees on the way."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+
+from e2e.product.runs import Runs, condition, letters
+from pods import Pods
+
+
+class Clock:
+    """When lines of a `kubectl get --watch` first satisfied a condition, by this process's own clock."""
+
+    def __init__(self, runs: Runs, *arguments: str) -> None:
+        kubectl = runs.kubectl
+        argv = [str(kubectl.program), f"--kubeconfig={kubectl.kubeconfig}", f"--namespace={kubectl.namespace}"]
+        self.process = subprocess.Popen(
+            [*argv, "get", *arguments, "--watch", "--no-headers"], stdout=subprocess.PIPE, text=True
+        )
+        self.lines: list[tuple[float, list[str]]] = []
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or []:
+            self.lines.append((time.monotonic(), line.split()))
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.communicate()
+        self.thread.join()
+
+
+def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str) -> None:
+    pods_clock = Clock(
+        runs, "pods", "-o=custom-columns=N:.metadata.name,R:.status.conditions[?(@.type=='Ready')].status"
+    )
+    run_clock = Clock(runs, "trainingruns", "-o=custom-columns=N:.metadata.name,P:.status.phase")
+    applied = time.monotonic()
+    runs.kubectl.apply(letters("letters"))
+    running = runs.wait_for_phase("letters", "Running", "Completed")
+    assert running["status"]["observedGeneration"] == running["metadata"]["generation"]
+
+    done = runs.wait_for_phase("letters", "Completed", "Failed")
+    pods_clock.stop()
+    run_clock.stop()
+    status = done["status"]
+    assert status["phase"] == "Completed", status["message"]
+    assert status["results"]["rewardMean"] > 0.9
+    assert status["results"]["step"] == 60
+    assert status["history"][0]["rewardMean"] < 0.2
+    assert len(status["history"]) <= 10
+    assert condition(done, "Succeeded") == "True"
+    assert condition(done, "Ready") == "True"
+
+    reader = Pods(runs.kubectl, python_image)
+    path = status["results"]["path"].removeprefix("/var/lib/clotho/")
+    listed = reader.run(
+        "reader", f"import os; print(sorted(os.listdir('/data/{path}')))", claim=status["results"]["claim"]
+    )
+    assert "adapter_model.safetensors" in listed
+    assert "training_config.json" in listed
+
+    ready = {words[0]: at for at, words in reversed(pods_clock.lines) if words[1] == "True" and words[0] != "reader"}
+    started = next(at for at, words in run_clock.lines if words[1] == "Running") - applied
+    containers = max(ready.values()) - applied
+    print(f"\napply -> Running {started:.1f} s, of which the containers needed {containers:.1f} s")
+
+
+def test_events_and_columns_tell_the_story(runs: Runs) -> None:
+    runs.kubectl.apply(letters("short", steps=5))
+    runs.wait_for_phase("short", "Completed")
+    header, row = runs.kubectl.run("get", "tr", "short").splitlines()
+    assert header.split() == ["NAME", "PHASE", "READY", "STEP", "PROGRESS", "REWARD", "RESTARTS", "AGE"]
+    assert row.split()[:4] == ["short", "Completed", "True", "5"]
+    events = runs.kubectl.get("events", "--field-selector=involvedObject.name=short")["items"]
+    reasons = [event["reason"] for event in events]
+    assert "Running" in reasons
+    assert "Completed" in reasons

@@ -1,0 +1,62 @@
+"""Stop, suspend, resume, delete, expiry, neighbours, and a node that cannot give what is asked for."""
+
+from __future__ import annotations
+
+from e2e.product.runs import Runs, condition, letters, step_of
+from namespaces import exists
+
+
+def test_stop_saves_a_checkpoint_and_ends_all_pods(runs: Runs) -> None:
+    runs.kubectl.apply(letters("stopped", steps=5000))
+    runs.wait_for_step("stopped", 3)
+    runs.patch("stopped", {"stop": True})
+    run = runs.wait_for_phase("stopped", "Stopped")
+    assert run["status"]["checkpoint"]["step"] >= 3
+    assert runs.pods("stopped") == []
+    assert condition(run, "Ready") != "True"
+
+
+def test_suspended_run_goes_on_from_its_checkpoint(runs: Runs) -> None:
+    runs.kubectl.apply(letters("napping", steps=40))
+    runs.wait_for_step("napping", 3)
+    runs.patch("napping", {"suspend": True})
+    asleep = runs.wait_for_phase("napping", "Suspended")
+    saved = asleep["status"]["checkpoint"]["step"]
+    assert runs.pods("napping") == []
+    runs.patch("napping", {"suspend": False})
+    awake = runs.wait(
+        "napping", "awake", lambda run: run["status"]["phase"] in ("Running", "Completed") and step_of(run) > saved
+    )
+    assert step_of(awake) > saved
+    assert runs.wait_for_phase("napping", "Completed", "Failed")["status"]["phase"] == "Completed"
+
+
+def test_deleted_run_leaves_only_the_retained_volume(runs: Runs) -> None:
+    runs.kubectl.apply(letters("gone", steps=5000))
+    runs.wait_for_step("gone", 1)
+    runs.kubectl.run("delete", "trainingrun", "gone", "--cascade=foreground", "--timeout=120s", timeout=130)
+    left = runs.kubectl.get("pods,services,secrets,networkpolicies,persistentvolumeclaims")["items"]
+    names = {(item["kind"], item["metadata"]["name"]) for item in left}
+    assert [kind for kind, _ in names] == ["PersistentVolumeClaim"]
+
+
+def test_finished_run_expires(runs: Runs) -> None:
+    runs.kubectl.apply(letters("brief", steps=2, ttlSecondsAfterFinished=1))
+    runs.kubectl.run("wait", "trainingrun/brief", "--for=delete", "--timeout=240s", timeout=250)
+    assert not exists(runs.kubectl, "trainingrun/brief")
+
+
+def test_two_namespaces_at_once(runs: Runs, elsewhere: Runs) -> None:
+    for where in (runs, elsewhere):
+        where.kubectl.apply(letters("same-name", steps=10))
+    for where in (runs, elsewhere):
+        assert where.wait_for_phase("same-name", "Completed", "Failed")["status"]["phase"] == "Completed"
+
+
+def test_missing_gpu_is_said_in_the_scheduler_s_words(runs: Runs) -> None:
+    run = letters("hungry")
+    run["spec"]["trainer"]["gpus"] = 1
+    runs.kubectl.apply(run)
+    told = runs.wait("hungry", "told why it waits", lambda run: "gpu" in run.get("status", {}).get("message", ""))
+    assert "nvidia.com/gpu" in told["status"]["message"]
+    assert condition(told, "Ready") == "False"
