@@ -90,7 +90,7 @@ class MeddlingProxy:
         async with self._session.request(
             request.method,
             self._credentials.server + request.raw_path,
-            data=await request.read(),
+            data=await request.read() or None,
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None),
         ) as upstream:

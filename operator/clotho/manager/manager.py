@@ -114,8 +114,9 @@ class Manager:
         await _end(asked, *own)
         self.watching.stop()
         await _end(watch, cancel=False)
-        for task in done - {asked}:
-            task.result()
+        for task in (watch, lead, *own):
+            if not task.cancelled() and (failure := task.exception()) is not None:
+                raise failure
 
     async def _lead(self) -> None:
         if self._settings.lease.enabled:
