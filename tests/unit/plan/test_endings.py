@@ -235,3 +235,14 @@ def test_a_run_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
     metadata = msgspec.structs.replace(world.run.metadata, deletion_timestamp=world.now)
     run = msgspec.structs.replace(world.run, metadata=metadata)
     assert plan(run, Observed(), world.now, world.settings) == Plan()
+
+
+def test_restarts_do_not_move_the_deadline() -> None:
+    world = running_world(deadlineSeconds=600)
+    world.advance(500)
+    for name in list(world.pods):
+        del world.pods[name]
+    world.settle()
+    world.advance(101)
+    world.settle()
+    assert world.phase == "Failed"
