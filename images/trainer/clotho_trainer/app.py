@@ -57,14 +57,15 @@ async def train(options: Options) -> Termination:
         token = _token()
         board = Board(config.training.steps, config.stall_after_seconds)
         async with AsyncExitStack() as stack:
-            return await _train(config, options, token, board, stack)
+            termination = await _train(config, options, token, board, stack)
     except asyncio.CancelledError:
         raise
     except BaseException as error:
         termination = classify(error, board.progress.step if board else None)
         if termination.reason == "InternalError":
             log.exception("%s", termination.message)
-        return termination
+    # The operator asks now and then; what came after its last question is only in these words.
+    return msgspec.structs.replace(termination, progress=board.progress if board else None)
 
 
 async def _train(config: RunConfig, options: Options, token: str, board: Board, stack: AsyncExitStack) -> Termination:

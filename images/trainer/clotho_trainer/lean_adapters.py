@@ -32,7 +32,12 @@ def _plain_layers(model: Any) -> Iterator[tuple[Any, str]]:
         if type(module) is not Linear or type(module.base_layer) is not torch.nn.Linear or module.merged:
             continue
         active = module.active_adapters
-        if len(active) == 1 and active[0] in module.lora_A and not module.lora_variant and not module.lora_bias[active[0]]:
+        if (
+            len(active) == 1
+            and active[0] in module.lora_A
+            and not module.lora_variant
+            and not module.lora_bias[active[0]]
+        ):
             yield module, active[0]
 
 

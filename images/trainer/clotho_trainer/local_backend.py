@@ -120,22 +120,26 @@ class LocalBackend:
     def _load_weights(self, folder: Path) -> None:
         from safetensors.torch import load_file
 
-        model: Any = self._live.model
         weights: dict[str, torch.Tensor] = {}
         for file in sorted(folder.glob("*.safetensors")):
             weights |= load_file(file, device=str(self._live.device))
+        has_adapters = (folder / "adapter_config.json").exists()
+        if has_adapters != bool(self._training.lora.rank):
+            held, wanted = ("adapters", "full weights") if has_adapters else ("full weights", "adapters")
+            raise _other_shape(folder, f"{held}, but training.lora.rank {self._training.lora.rank} trains {wanted}")
+        try:
+            outcome = self._put_weights(weights)
+        except RuntimeError as error:
+            raise _other_shape(folder, "weights of other shapes than this model and training.lora.rank have") from error
+        if outcome.unexpected_keys:
+            raise _other_shape(folder, f"weights this model does not have, such as {outcome.unexpected_keys[0]}")
+
+    def _put_weights(self, weights: dict[str, torch.Tensor]) -> Any:
         if self._training.lora.rank:
             from peft import set_peft_model_state_dict
 
-            if not (folder / "adapter_config.json").exists():
-                raise _other_shape(folder, "full weights, but training.lora.rank asks for adapters")
-            outcome: Any = set_peft_model_state_dict(model, weights)
-        else:
-            if (folder / "adapter_config.json").exists():
-                raise _other_shape(folder, "adapters, but training.lora.rank 0 trains the full weights")
-            outcome = model.load_state_dict(weights, strict=False)  # tied weights are saved once
-        if unexpected := outcome.unexpected_keys:
-            raise _other_shape(folder, f"weights this model does not have, such as {unexpected[0]}")
+            return set_peft_model_state_dict(self._live.model, weights)
+        return self._live.model.load_state_dict(weights, strict=False)  # tied weights are saved once
 
     def _accumulate_within_memory(self, batch: Batch) -> float:
         while True:

@@ -1,0 +1,105 @@
+"""The contract with TRL: every loss, KL, the world model and micro-batches, in a few real steps on the CPU."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec import structs
+
+from clotho_contract.settings import Loss, WorldModel
+from clotho_trainer.batch import prepare
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.local_backend import LocalBackend
+from integration.trainer.tiny import backend, config, groups
+
+LOSSES = ["grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"]
+
+
+def take_steps(policy: LocalBackend, count: int, **changes: Any) -> list[dict[str, float]]:
+    batches = [prepare(groups(seed, **changes), policy.rules, policy.version) for seed in range(count)]
+    return [policy.step(batch, 1e-2) for batch in batches]
+
+
+def weights(policy: LocalBackend) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in policy._live.model.parameters() if p.requires_grad])
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_every_loss_of_trl_trains(kind: Any, model: Path, tmp_path: Path) -> None:
+    policy = backend(config(model, loss=Loss(type=kind)), tmp_path)
+    before = weights(policy)
+    figures = take_steps(policy, 3)
+    assert policy.version == 3
+    assert all(torch.isfinite(torch.tensor(list(step.values()))).all() for step in figures)
+    assert not torch.equal(before, weights(policy))
+    assert {"loss", "gradient_norm", "entropy", "learning_rate"} <= set(figures[0])
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_micro_batches_do_not_change_the_gradient(kind: Any, model: Path, tmp_path: Path) -> None:
+    norms = []
+    for micro in (8, 2, 3):
+        settings = config(model, loss=Loss(type=kind), micro_batch_size=micro)
+        norms.append(take_steps(backend(settings, tmp_path), 1)[0]["gradient_norm"])
+    assert norms[1:] == pytest.approx([norms[0]] * 2, rel=1e-4)
+
+
+def test_full_weights_train_too(model: Path, tmp_path: Path) -> None:
+    policy = backend(config(model, rank=0), tmp_path)
+    before = weights(policy)
+    take_steps(policy, 1)
+    assert (weights(policy) != before).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("rank", [8, 0])
+def test_kl_is_measured_from_the_initial_policy(rank: int, model: Path, tmp_path: Path) -> None:
+    policy = backend(config(model, rank=rank, loss=Loss(beta=0.1)), tmp_path)
+    first, *_, last = take_steps(policy, 4)
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert last["kl"] > 1e-4
+
+
+def test_off_policy_samples_are_weighted_by_their_log_probabilities(model: Path, tmp_path: Path) -> None:
+    """A sample that the behaviour policy found far likelier than ours falls below the clip range."""
+    policy = backend(config(model), tmp_path)
+    unlikely = [structs.replace(g, inference_logprobs=[[-0.01] * len(t) for t in g.tokens]) for g in groups(0)]
+    figures = policy.step(prepare(unlikely, policy.rules, 0), 1e-2)
+    assert figures["clip_ratio/low_mean"] > 0.2
+
+
+def test_rows_without_log_probabilities_count_as_on_policy(model: Path, tmp_path: Path) -> None:
+    figures = take_steps(backend(config(model), tmp_path), 1, logprobs=False)[0]
+    assert figures["clip_ratio/region_mean"] == 0.0
+
+
+def test_equal_scores_change_nothing(model: Path, tmp_path: Path) -> None:
+    policy = backend(config(model), tmp_path)
+    flat = [structs.replace(g, scores=[1.0] * len(g.scores)) for g in groups(0)]
+    assert policy.step(prepare(flat, policy.rules, 0), 1e-2)["gradient_norm"] == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("normalization", ["selected_tokens", "sequence_mean", "seq_mean_token_sum_norm"])
+def test_the_world_model_learns_what_the_environment_wrote(normalization: Any, model: Path, tmp_path: Path) -> None:
+    settings = config(model, world_model=WorldModel(coefficient=1.0, normalization=normalization))
+    policy = backend(settings, tmp_path)
+    batch = prepare(groups(0), policy.rules, 0)
+    losses = [policy.step(batch, 1e-2)["world_model_loss"] for _ in range(8)]
+    assert losses[-1] < losses[0] * 0.8
+
+
+def test_gradient_checkpointing_gives_the_same_gradient(model: Path, tmp_path: Path) -> None:
+    plain = take_steps(backend(config(model), tmp_path), 1)[0]
+    recomputed = take_steps(backend(config(model, gradient_checkpointing=True), tmp_path), 1)[0]
+    assert recomputed["gradient_norm"] == pytest.approx(plain["gradient_norm"], rel=1e-4)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_intact(model: Path, tmp_path: Path) -> None:
+    policy = backend(config(model), tmp_path)
+    before = weights(policy)
+    impossible = [structs.replace(g, inference_logprobs=[[-1e29] * len(t) for t in g.tokens]) for g in groups(0)]
+    with pytest.raises(TrainerError, match="the weights are as they were") as caught:
+        policy.step(prepare(impossible, policy.rules, 0), 1e-2)
+    assert caught.value.reason == "NonFiniteLoss"
+    assert torch.equal(before, weights(policy))
+    assert policy.version == 0

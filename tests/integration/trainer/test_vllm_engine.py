@@ -1,0 +1,100 @@
+"""vLLM cannot run here: its command line and protocol are tested against a stand-in in a process of its own."""
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.inference.engine import EngineBusyError, Request, Sampling
+from clotho_trainer.inference.vllm_engine import VllmEngine, command_line
+from clotho_trainer.live import LiveWeights
+from integration.trainer.tiny import backend, config
+
+STAND_IN = Path(__file__).with_name("vllm_stand_in.py")
+
+
+def stand_in(settings: Any, *more: str) -> list[str]:
+    """The engine's own command line, with the program exchanged."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    real = command_line(settings, adapters=5, context=64, port=port)
+    return [sys.executable, str(STAND_IN), *real[2:], *more]
+
+
+@pytest.fixture(scope="module")
+def live(model: Path, tmp_path_factory: pytest.TempPathFactory) -> LiveWeights:
+    return backend(config(model), tmp_path_factory.mktemp("work"))._live
+
+
+@pytest.fixture
+async def engine(live: LiveWeights, model: Path, tmp_path: Path) -> AsyncIterator[VllmEngine]:
+    settings = config(model)
+    live.version = 0
+    running = VllmEngine(settings, live, tmp_path / "adapters", 64, stand_in(settings))
+    await running.start()
+    yield running
+    await running.stop()
+
+
+def test_the_command_line(model: Path) -> None:
+    line = " ".join(command_line(config(model), adapters=5, context=9000))
+    assert line.startswith(f"vllm serve {model} --revision main --dtype float32 --host 127.0.0.1")
+    for part in ("--enable-lora", "--max-lora-rank 8", "--max-loras 5", "--logprobs-mode processed_logprobs"):
+        assert part in line
+
+
+async def test_samples_are_stamped_with_the_adapter_that_made_them(engine: VllmEngine, live: LiveWeights) -> None:
+    request = Request((5, 6), Sampling(max_tokens=3), n=2)
+    first = await engine.generate(request)
+    assert [c.tokens for c in first] == [(7, 7, 7)] * 2
+    assert first[0].versions == ((0, 3),)
+    assert first[0].logprobs == (-0.5, -0.5, -0.5)
+    for version in range(1, 12):  # old adapters make room: the stand-in refuses a sixth
+        live.version = version
+        await engine.publish()
+        assert (await engine.generate(request))[0].version == version
+    kept = sorted(path.name for path in (engine._folder).iterdir())
+    assert len(kept) <= 4
+    assert "policy-v11" in kept
+
+
+async def test_a_prompt_and_its_answer_stay_within_the_context(engine: VllmEngine) -> None:
+    long = await engine.generate(Request((5,) * 60, Sampling(max_tokens=100)))
+    assert len(long[0].tokens) == 4
+    with pytest.raises(ValueError, match="the prompt has 64 tokens"):
+        await engine.generate(Request((5,) * 64, Sampling(max_tokens=1)))
+
+
+async def test_a_dead_vllm_is_a_problem_and_not_a_hang(engine: VllmEngine) -> None:
+    assert engine.problem() is None
+    process = engine._process
+    assert process is not None
+    process.kill()
+    await process.wait()
+    assert engine.problem() == "vLLM exited with code -9"
+    with pytest.raises(EngineBusyError, match="vLLM exited"):
+        await engine.generate(Request((5,), Sampling()))
+
+
+async def test_a_vllm_that_cannot_start_ends_the_run_with_its_words_in_the_log(
+    live: LiveWeights, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = config(model)
+    broken = VllmEngine(settings, live, tmp_path / "adapters", 64, stand_in(settings, "--fail"))
+    with caplog.at_level(logging.INFO), pytest.raises(TrainerError, match="vLLM exited with code 3") as caught:
+        await asyncio.wait_for(broken.start(), timeout=120)
+    await broken.stop()
+    assert caught.value.reason == "DependencyUnavailable"
+    assert "no GPU to be found" in caplog.text
+
+
+async def test_an_image_without_vllm_says_so(live: LiveWeights, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrainerError, match="this image has no vllm command"):
+        await VllmEngine(config(model), live, tmp_path / "adapters", 64).start()
