@@ -32,9 +32,9 @@ def run_progress(situation: Situation) -> RunProgress | None:
         step=reached,
         total_steps=total,
         percent=_percent(reached, total),
-        reward_mean=_rounded(said.reward_mean),
-        loss=_rounded(said.loss),
-        percent_correct=_rounded(said.percent_correct),
+        reward_mean=_newest(said.reward_mean, before and before.reward_mean),
+        loss=_newest(said.loss, before and before.loss),
+        percent_correct=_newest(said.percent_correct, before and before.percent_correct),
         tokens_per_second=_rounded(said.tokens_per_second),
         eta_seconds=_eta(said, total),
         last_step_time=_last_step_time(situation, before, said),
@@ -61,6 +61,11 @@ def _percent(step: int, total: int) -> int:
 def _rounded(number: float | None) -> float | None:
     """Six significant digits are plenty; what is not a number has no place in JSON."""
     return float(f"{number:.6g}") if number is not None and math.isfinite(number) else None
+
+
+def _newest(said: float | None, before: float | None) -> float | None:
+    """A trainer that has just been restarted has nothing to say yet."""
+    return before if said is None else _rounded(said)
 
 
 def _eta(said: Progress, total: int) -> int | None:

@@ -81,6 +81,21 @@ def test_progress_in_numbers() -> None:
     assert [sample.step for sample in status.history] == [25]
 
 
+def test_a_restarted_trainer_does_not_wipe_out_what_is_known() -> None:
+    world = running_world()
+    world.make_progress(40, reward_mean=0.7)
+    world.advance(31)
+    world.settle()
+    del world.pods[world.named("trainer")]
+    world.settle()
+    world.start_all()
+    world.make_progress(25, "loading")
+    world.advance(31)
+    world.settle()
+    assert world.now_status.progress
+    assert (world.now_status.progress.step, world.now_status.progress.reward_mean) == (40, 0.7)
+
+
 def test_history_is_spread_over_the_run() -> None:
     samples = [HistorySample(step=step) for step in range(1, 1000)]
     chosen = [sample.step for sample in spread(samples)]
