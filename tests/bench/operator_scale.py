@@ -334,8 +334,11 @@ async def measure(runs: int, idle_seconds: float) -> dict[str, float]:
                 figures["heal_ms"] = statistics.median(await heals(access, diary))
                 say(f"heal {figures['heal_ms']:.0f} ms; the burst ...")
                 cpu, written, began = usage.cpu(), await writes(operator), time.monotonic()
+                others = {entry.component.name: Usage(entry.process.pid) for entry in plane.processes.running}
+                before = {name: other.cpu() for name, other in others.items()}
                 figures |= await burst(access, diary, runs)
                 figures["cpu_s"] = usage.cpu() - cpu
+                figures |= {f"{name}_cpu_s": other.cpu() - before[name] for name, other in others.items()}
                 lease_writes = (time.monotonic() - began) / 5
                 figures["writes_per_run"] = (await writes(operator) - written - lease_writes) / runs
                 say(f"{figures}; settling ...")

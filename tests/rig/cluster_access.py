@@ -108,7 +108,7 @@ async def eventually(what: str, look: Callable[[], Awaitable[tuple[bool, T]]], p
         if is_so:
             return seen
         assert time.monotonic() < deadline, f"not {what} within {patience:g} s: {_short(seen)}"
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.08)
 
 
 def _short(seen: object) -> object:
@@ -134,7 +134,7 @@ def run_manifest(name: str, **spec: Any) -> Body:
 
 
 def component(pod: Body) -> str:
-    return str(pod["metadata"]["labels"]["app.kubernetes.io/component"])
+    return str(pod["metadata"]["labels"].get("app.kubernetes.io/component", ""))
 
 
 def condition(run: Body, kind: str) -> Body:

@@ -64,7 +64,7 @@ class FakeKubelet:
             for pod in pods:
                 with contextlib.suppress(ApiError):  # the operator was faster; look again
                     await self._tend(pod)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.06)
 
     async def _tend(self, pod: Body) -> None:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
