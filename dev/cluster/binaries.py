@@ -28,6 +28,7 @@ PACKAGES = {
     "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router": ("kube-router",),
     "sigs.k8s.io/kwok/cmd/kwok": ("kwok",),
     "helm.sh/helm/v4/cmd/helm": ("helm",),
+    "./cmd/kstatus": ("kstatus",),
 }
 KUBERNETES_PROGRAMS = {"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"}
 OWN_IMAGES = {"coredns", "pause"}  # packed into images from scratch: only our own static builds will do

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
-from cluster import packages
+from cluster import oci, packages
 from cluster.binaries import cache_folder
 from cluster.console import Step, step
 from cluster.failure import ClusterError
@@ -116,17 +116,18 @@ def _build(name: str, tag: str, base: str | None) -> None:
 
 def _import(folder: Folder, name: str, tag: str) -> None:
     """Hand containerd only the layers it does not have yet: the big one of the dependencies seldom changes."""
-    layout = cache_folder() / "oci" / name
-    archive = cache_folder() / "oci" / f"{name}.tar"
-    layout.mkdir(parents=True, exist_ok=True)
+    blobs = cache_folder() / "export" / name
+    archive = cache_folder() / "export" / f"{name}.tar"
+    blobs.mkdir(parents=True, exist_ok=True)
     with step(f"Importing image {name}") as progress:
-        _stream(_buildah_argv("push", "--disable-compression", tag, f"oci:{layout}:{tag}"), progress)
+        # `dir:` alone of buildah's formats leaves layers uncompressed.
+        _stream(_buildah_argv("push", "--format=oci", "--disable-compression", tag, f"dir:{blobs}"), progress)
         known = set(ctr(folder, "content", "list", "--quiet").split())
-        _write_thin_archive(layout, archive, tag, known)
+        _write_thin_archive(blobs, archive, tag, known)
         progress.update(f"{archive.stat().st_size >> 20} MiB to containerd")
         ctr(folder, "images", "import", str(archive))
         archive.unlink()
-        _stream(["rm", "-rf", str(layout)], progress)
+        _stream(["rm", "-rf", str(blobs)], progress)
 
 
 def _forget_older(folder: Folder, name: str, tag: str) -> None:
@@ -142,29 +143,15 @@ def _forget_older(folder: Folder, name: str, tag: str) -> None:
     _buildah("rmi", "--prune", check=False)
 
 
-def _write_thin_archive(layout: Path, archive: Path, tag: str, known: set[str]) -> None:
-    index = json.loads((layout / "index.json").read_text())
-    entries = [
-        m for m in index["manifests"] if m.get("annotations", {}).get("org.opencontainers.image.ref.name") == tag
-    ]
-    entry = entries[-1]
-    entry["annotations"] |= {"io.containerd.image.name": tag}
-    manifest = json.loads(_blob(layout, entry["digest"]).read_text())
-    (layout / "index.json").write_text(json.dumps(index | {"manifests": [entry]}))
+def _write_thin_archive(blobs: Path, archive: Path, tag: str, known: set[str]) -> None:
+    """An OCI archive without the blobs that containerd has already."""
+    manifest_blob = (blobs / "manifest.json").read_bytes()
+    manifest = json.loads(manifest_blob)
     with tarfile.open(archive, "w") as output:
-        output.add(layout / "oci-layout", "oci-layout")
-        output.add(layout / "index.json", "index.json")
-        for digest in [
-            entry["digest"],
-            manifest["config"]["digest"],
-            *(layer["digest"] for layer in manifest["layers"]),
-        ]:
-            if digest not in known:
-                output.add(_blob(layout, digest), f"blobs/{digest.replace(':', '/')}")
-
-
-def _blob(layout: Path, digest: str) -> Path:
-    return layout / "blobs" / digest.replace(":", "/")
+        oci.add_index(output, manifest_blob, tag)
+        for blob in [manifest["config"], *manifest["layers"]]:
+            if blob["digest"] not in known:
+                output.add(blobs / blob["digest"].partition(":")[2], oci.blob_name(blob["digest"]))
 
 
 def _buildah_argv(command: str, *arguments: str) -> list[str]:

@@ -27,16 +27,23 @@ def write_archive(archive: Path, program: Path, tag: str) -> None:
         "config": _descriptor(config_blob, "application/vnd.oci.image.config.v1+json"),
         "layers": [_descriptor(layer, "application/vnd.oci.image.layer.v1.tar")],
     }
-    manifest_blob = json.dumps(manifest).encode()
-    entry = _descriptor(manifest_blob, manifest["mediaType"]) | {
-        "annotations": {"io.containerd.image.name": tag, "org.opencontainers.image.ref.name": tag}
-    }
-    index = {"schemaVersion": 2, "manifests": [entry]}
     with tarfile.open(archive, "w") as output:
-        _add(output, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-        _add(output, "index.json", json.dumps(index).encode())
-        for blob in (layer, config_blob, manifest_blob):
-            _add(output, f"blobs/sha256/{_digest(blob).partition(':')[2]}", blob)
+        add_index(output, json.dumps(manifest).encode(), tag)
+        for blob in (layer, config_blob):
+            _add(output, blob_name(_digest(blob)), blob)
+
+
+def add_index(archive: tarfile.TarFile, manifest: bytes, tag: str) -> None:
+    """The files that make an archive of blobs an OCI image of that name."""
+    names = {"io.containerd.image.name": tag, "org.opencontainers.image.ref.name": tag}
+    entry = _descriptor(manifest, "application/vnd.oci.image.manifest.v1+json") | {"annotations": names}
+    _add(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+    _add(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
+    _add(archive, blob_name(_digest(manifest)), manifest)
+
+
+def blob_name(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
 
 
 def _layer(program: Path) -> bytes:

@@ -67,9 +67,7 @@ def test_run_survives_the_loss_of_everything_in_turn(runs: Runs, kubectl: Kubect
         strike()
         after = runs.wait_for_step("tough", min(before + 10, STEPS))
         seen.append(after)
-        print(
-            f"{title} lost at step {before}; now at step {step_of(after)}, restarts {after['status'].get('restarts', 0)}"
-        )
+        print(f"{title} lost at step {before}; now at {step_of(after)}, restarts {after['status'].get('restarts', 0)}")
 
     done = runs.wait_for_phase("tough", "Completed", "Failed")
     status = done["status"]
