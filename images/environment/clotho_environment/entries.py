@@ -40,7 +40,7 @@ def find_entry(entry: str) -> NativeEntry | AtroposEntry:
     if not entry:
         raise EntryError(f"the environment has no entry; use {FORMS}")
     match scheme:
-        case "letters":
+        case "letters" if not rest:
             from clotho_environment.letters import Letters
 
             return NativeEntry(Letters)

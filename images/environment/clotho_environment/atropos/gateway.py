@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_environment.api_server import PROTOCOL
+from clotho_environment.atropos.scored import Scored
 from clotho_environment.atropos.versions import VersionMemory
 from clotho_environment.completion import AnswerError, read_generate
 from clotho_environment.retry import backoff, retry_after
@@ -27,13 +28,6 @@ _PASSED_ON: Final = ("Content-Type", POLICY_VERSION_HEADER)
 
 class _Registered(Struct):
     env_id: int | None = None
-
-
-class _Learned(Struct):
-    """What the gateway looks at in a group; everything else passes through as the bytes it was."""
-
-    masks: list[list[int]] = []
-    scores: list[float] = []
 
 
 class Gateway:
@@ -105,12 +99,18 @@ class Gateway:
         return answer.respond()
 
     async def _status(self, request: web.Request) -> web.Response:
-        """The child keeps the id of its first registration; the server may know us by a newer one."""
         await request.read()
+        answer = await self._call_registered(
+            "GET", "/status-env", lambda: msgspec.json.encode({"env_id": self._env_id})
+        )
+        return answer.respond()
+
+    async def _call_registered(self, method: str, path: str, body: Callable[[], bytes]) -> "_Answer":
+        """The child keeps the id of its first registration; the server may know us by a newer one."""
         while True:
-            answer = await self._call("api", "GET", "/status-env", msgspec.json.encode({"env_id": self._env_id}))
+            answer = await self._call("api", method, path, body())
             if answer.status != 404 or self._registration is None:
-                return answer.respond()
+                return answer
             await self._register_again()
 
     async def _register_again(self) -> None:
@@ -125,32 +125,26 @@ class Gateway:
 
     async def _scored(self, request: web.Request) -> web.Response:
         body = await request.read()  # aiohttp has undone the compression
-        groups = msgspec.json.decode(body, type=list[dict[str, Raw]] if body.lstrip()[:1] == b"[" else dict[str, Raw])
-        listed = groups if isinstance(groups, list) else [groups]
-        learned = [msgspec.json.decode(msgspec.json.encode(group), type=_Learned) for group in listed]
-        for group, seen in zip(listed, learned, strict=True):
-            self._stamp(group, self._versions.oldest(seen.masks))
+        path = request.path.removeprefix("/api")
+        try:
+            groups = [Scored.read(raw, self._versions) for raw in _listed(body)]
+        except msgspec.MsgspecError:  # the API server says best what is wrong with it
+            return (await self._call("api", "POST", path, body)).respond()
+
+        def stamped() -> bytes:
+            fields = [group.stamped(self._env_id) for group in groups]
+            return msgspec.json.encode(fields if path.endswith("_list") else fields[0])
+
         with self._telemetry.waiting.track_inprogress():
-            path = request.path.removeprefix("/api")
-            answer = await self._call("api", "POST", path, msgspec.json.encode(groups))
+            answer = await self._call_registered("POST", path, stamped)
         if answer.status < 400:
-            for seen in learned:
-                self.groups_sent += 1
-                tokens = sum(map(len, seen.masks))
-                self._telemetry.sent(seen.scores, tokens, self._versions.oldest(seen.masks))
+            self.groups_sent += len(groups)
+            for group in groups:
+                self._telemetry.sent(group.scores, group.tokens, group.version)
         else:
             self._telemetry.count("refused")
-            log.error(
-                "the API server refuses a group: %d %s", answer.status, answer.body[:500].decode(errors="replace")
-            )
+            log.error("the API server refuses a group: %d %s", answer.status, answer.excerpt)
         return answer.respond()
-
-    def _stamp(self, group: dict[str, Raw], version: int | None) -> None:
-        group["env_id"] = Raw(msgspec.json.encode(self._env_id))
-        if version is None:
-            return
-        params = msgspec.json.decode(group.get("generation_params", Raw(b"null"))) or {}
-        group["generation_params"] = Raw(msgspec.json.encode({"policy_version": version} | params))
 
     async def _generate(self, request: web.Request) -> web.Response:
         answer = await self._call("inference", "POST", "/generate", await request.read())
@@ -201,6 +195,10 @@ class Gateway:
         if side not in self._away:
             log.info("%s makes the environment wait: %s", "the API server" if side == "api" else "inference", problem)
         self._away.add(side)
+
+
+def _listed(body: bytes) -> list[Raw]:
+    return msgspec.json.decode(body, type=list[Raw]) if body.lstrip()[:1] == b"[" else [Raw(body)]
 
 
 class _Answer(Struct):

@@ -30,13 +30,12 @@ def load(path: str) -> ModuleType:
 
 
 def describe(path: str) -> dict[str, object]:
-    from atroposlib.envs.base import BaseEnv  # type: ignore[import-not-found]
-
     module = load(path)
+    base = getattr(sys.modules.get("atroposlib.envs.base"), "BaseEnv", None)  # imported by every environment file
     classes: list[Any] = [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, BaseEnv) and value.__module__ == module.__name__
+        if base and isinstance(value, type) and issubclass(value, base) and value.__module__ == module.__name__
     ]
     if not classes:
         raise SystemExit(f"{path} has no subclass of BaseEnv")

@@ -1,0 +1,158 @@
+"""Unchanged Atropos environment files, run by the real atroposlib in an interpreter of its own."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from integration.environment.commands import ENVIRONMENTS, command, write_run
+from integration.environment.stand_ins import TOKEN, ApiServerStandIn, InferenceStandIn, started
+from trajectory_servers import ToolUnavailableError, atropos_python
+
+LETTERS = ENVIRONMENTS / "atropos_letters.py"
+CONFIG = {"group_size": 4, "ensure_scores_are_not_same": False}
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    try:
+        return atropos_python()
+    except ToolUnavailableError as error:
+        pytest.skip(f"atroposlib cannot be installed here: {error}")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> Path:
+    """A token is an ASCII character and its id the character's code, as the stand-in has it."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer = Tokenizer(models.WordLevel({chr(i): i for i in range(128)}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "\x03", "unk_token": "?"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def variables(python, tokenizer):
+    return {"CLOTHO_ATROPOS_PYTHON": str(python), "CLOTHO_TOKENIZER": str(tokenizer), "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture
+async def run():
+    stand_ins = ApiServerStandIn(), InferenceStandIn()
+    async with started(*stand_ins):
+        yield stand_ins
+
+
+def serve(folder, run, file, variables, steps):
+    api_server, inference = run
+    write_run(
+        folder, api_server=api_server.url, inference=inference.url, entry=f"atropos:{file}", steps=steps, **CONFIG
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return command(folder, "serve", "--port", str(port), variables=variables)
+
+
+def only_child(pid: int) -> Path:
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return Path("/proc", child)
+
+
+async def test_it_works_through_an_outage_to_the_last_step(tmp_path, run, variables):
+    api_server, _ = run
+    async with serve(tmp_path, run, LETTERS, variables, steps=40) as running:
+        await api_server.groups_reach(5)
+        await api_server.stop()  # atroposlib by itself would give up within seconds
+        api_server.known.clear()
+        await api_server.start()
+        assert await running.wait() == 0, running.log
+    assert running.last_words["reason"] == "Finished"
+    assert running.last_words["step"] >= 40
+    assert api_server.registrations[0]["desired_name"] == "env"
+    group = api_server.groups[-1]
+    assert group["scores"] == [1.0] * 4
+    assert group["generation_params"] == {"policy_version": 3}
+    assert {len(field[0]) for field in (group["tokens"], group["masks"], group["inference_logprobs"])} == {10}
+    assert api_server.farewells == [len(api_server.registrations)]
+    assert TOKEN not in running.log
+    assert len(running.log.splitlines()) < 40, "twenty lines a second are not for people"
+
+
+async def test_a_stop_reaches_the_child(tmp_path, run, variables):
+    api_server, _ = run
+    async with serve(tmp_path, run, LETTERS, variables, steps=10**6) as running:
+        await api_server.groups_reach(1)
+        child = only_child(running.process.pid)
+        environment = (child / "environ").read_bytes()
+        running.terminate()
+        assert await running.wait() == 0, running.log
+    assert running.last_words["reason"] == "Stopped"
+    assert not child.exists()
+    assert api_server.farewells == [1]
+    assert TOKEN.encode() not in environment, "code from strangers does not see the run's token"
+
+
+async def test_rollouts_that_always_fail_end_it(tmp_path, run, variables):
+    async with serve(tmp_path, run, ENVIRONMENTS / "atropos_broken.py", variables, steps=5) as running:
+        assert await running.wait() == 1, running.log
+    assert running.last_words["reason"] == "EnvironmentFailed"
+    assert "Error in collect_trajectories: 'answer'" in running.last_words["message"]
+
+
+async def test_a_file_that_does_not_start_is_quoted(tmp_path, run, variables):
+    broken = tmp_path / "no_start.py"
+    broken.write_text("raise RuntimeError('no such dataset')\n")
+    async with serve(tmp_path, run, broken, variables, steps=5) as running:
+        assert await running.wait() == 1, running.log
+    assert running.last_words["reason"] == "EnvironmentFailed"
+    assert running.last_words["message"] == "no_start.py ended with code 1: RuntimeError: no such dataset"
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
+async def test_process(tmp_path, run, variables, has_tokens):
+    _, inference = run
+    arguments = ["process", "--entry", f"atropos:{LETTERS}", "--base-url", inference.url + "/v1", "--model", "m"]
+    arguments += ["--set", "group_size=2", "--groups", "2", *(["--tokens"] if has_tokens else [])]
+    async with command(tmp_path, *arguments, variables=variables) as running:
+        assert await running.wait() == 0, running.log
+    groups = [json.loads(line) for line in running.output.splitlines()]
+    assert [len(group["scores"]) for group in groups] == [2, 2]
+    assert (inference.requests.count("/generate") > 0) == has_tokens
+    assert TOKEN not in running.log
+
+
+async def test_process_respects_its_deadline(tmp_path, run, variables):
+    _, inference = run
+    await inference.stop()
+    arguments = ["process", "--entry", f"atropos:{LETTERS}", "--base-url", inference.url, "--deadline", "1"]
+    async with command(tmp_path, *arguments, variables=variables) as running:
+        assert await running.wait() == 1
+    assert running.last_words["message"].startswith("the deadline of 1 s passed")
+    assert running.last_words["message"].endswith("0 of 3 groups were written")
+
+
+async def test_describe(tmp_path, variables):
+    async with command(tmp_path, "describe", "--entry", f"atropos:{LETTERS}", variables=variables) as running:
+        assert await running.wait() == 0, running.log
+    description = json.loads(running.output)
+    fields = {field["name"]: field for field in description["fields"]}
+    assert (description["name"], description["class"]) == ("atropos_letters", "LettersEnv")
+    assert description["description"] == "Write the letter of the prompt again and again."
+    assert fields["letters"]["description"] == "Each letter is a task."
+    assert (fields["group_size"]["default"], fields["group_size"]["fixed"]) == (8, False)
+    assert fields["eval_handling"]["default"] == "STOP_TRAIN"
+    assert fields["rollout_server_url"]["fixed"]
+
+
+async def test_describing_what_is_no_environment(tmp_path, variables):
+    empty = tmp_path / "empty.py"
+    empty.touch()
+    async with command(tmp_path, "describe", "--entry", f"atropos:{empty}", variables=variables) as running:
+        assert await running.wait() == 1
+    assert running.last_words["message"].endswith("empty.py has no subclass of BaseEnv")

@@ -1,0 +1,100 @@
+"""`process` and `describe`: the quick look at an environment, without trainer or API server."""
+
+import json
+
+import pytest
+from aiohttp import web
+
+from integration.environment.commands import ENVIRONMENTS, command
+from integration.environment.stand_ins import InferenceStandIn, started
+
+KEY = "sk-a-key-of-somebody"
+
+
+class PublicServer(InferenceStandIn):
+    """As the public ones are: one sample at a time, no token ids, a key of their own."""
+
+    def _stamped(self, answer):
+        return web.json_response(answer)
+
+
+@pytest.fixture
+async def inference(monkeypatch):
+    monkeypatch.setattr("integration.environment.stand_ins.TOKEN", KEY)
+    stand_in = PublicServer(ignores_n=True, has_tokens=False)
+    async with started(stand_in):
+        yield stand_in
+
+
+def process(folder, inference, entry, *more):
+    arguments = ["--entry", entry, "--base-url", inference.url + "/v1", "--model", "some/model", *more]
+    return command(folder, "process", *arguments, variables={"OPENAI_API_KEY": KEY})
+
+
+async def test_one_line_a_group(tmp_path, inference):
+    inference.reply = lambda prompt: prompt[0] * 4
+    async with process(tmp_path, inference, "letters", "--groups", "5", "--set", "group_size=3") as running:
+        assert await running.wait() == 0, running.log
+    lines = [json.loads(line) for line in running.output.splitlines()]
+    assert [line["scores"] for line in lines] == [[0.5] * 3] * 5
+    assert set(lines[0]["texts"][0]) <= set("abcdefgh")
+    assert inference.bodies[0]["model"] == "some/model"
+    assert "return_token_ids" not in inference.bodies[0], "servers that do not know it may refuse it"
+    assert KEY not in running.log
+
+
+async def test_tokens_can_be_insisted_on(tmp_path, inference):
+    async with process(tmp_path, inference, "letters", "--tokens", "--set", "max_consecutive_failures=1") as running:
+        assert await running.wait() == 1
+    assert "return_token_ids" in running.last_words["message"]
+
+
+async def test_into_a_file(tmp_path, inference):
+    output = tmp_path / "groups.jsonl"
+    output.write_text("what was there before")
+    async with process(tmp_path, inference, "letters", "--output", str(output), "--groups", "1") as running:
+        assert await running.wait() == 0, running.log
+    assert len(output.read_text().splitlines()) == 1
+    assert running.output == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "reason", "message"),
+    [
+        ("Raises", (), "EnvironmentFailed", "ZeroDivisionError: the scorer divides by nothing"),
+        ("Hangs", ("--deadline", "0.3"), "EnvironmentFailed", "the deadline of 0.3 s passed after 0 of 3 groups"),
+        ("Garbage", (), "EnvironmentFailed", "scores[0]: nan is not a finite number"),
+    ],
+)
+async def test_broken_environments(tmp_path, inference, name, more, reason, message):
+    entry = f"{ENVIRONMENTS / 'broken.py'}:{name}"
+    async with process(tmp_path, inference, entry, "--set", "max_consecutive_failures=2", *more) as running:
+        assert await running.wait() == 1
+    assert running.last_words["reason"] == reason
+    assert message in running.last_words["message"]
+    assert running.output == b""
+
+
+async def test_a_refused_key(tmp_path, inference):
+    async with command(tmp_path, "process", "--entry", "letters", "--base-url", inference.url) as running:
+        assert await running.wait() == 1
+    assert running.last_words["reason"] == "Unauthorized"
+
+
+async def test_mistakes_on_the_command_line_are_explained(tmp_path):
+    for arguments, complaint in [
+        (["process", "--base-url", "http://127.0.0.1:9"], "--entry is missing"),
+        (["process", "--base-url", "http://127.0.0.1:9", "--entry", "letters", "--set", "seed"], "FIELD=VALUE"),
+        (["describe", "--entry", "letters:Nope"], "module letters cannot be imported"),
+    ]:
+        async with command(tmp_path, *arguments) as running:
+            code = await running.wait()
+        assert complaint in running.log
+        assert "Traceback" not in running.log
+        assert code == 1
+
+
+async def test_describe_is_one_json_document(tmp_path):
+    async with command(tmp_path, "describe", "--entry", "letters") as running:
+        assert await running.wait() == 0
+    assert {"letters", "group_size"} <= {field["name"] for field in json.loads(running.output)["fields"]}
