@@ -52,7 +52,12 @@ def part_state(part: Part) -> PodState:
     return next((state for state in _ORDER if state in states), "Ready")
 
 
-def problems(situation: Situation) -> Iterator[Problem]:
+def worst_problem(situation: Situation) -> Problem | None:
+    """One that cannot heal before one that may; else the first, in the order in which parts need each other."""
+    return max(_problems(situation), key=lambda problem: problem.is_permanent, default=None)
+
+
+def _problems(situation: Situation) -> Iterator[Problem]:
     for key, refusal in situation.observed.refused.items():
         words = f"the API server refused {key.kind} {key.name}: {refusal.message}"
         yield Problem(reason="Refused", message=sentence(words), is_permanent=refusal.is_permanent)

@@ -9,7 +9,7 @@ from clotho.api.training_run import TrainingRun, UnreadableRun
 from clotho.api.validation import problems as spec_problems
 from clotho.plan.completion import complete, has_trained_enough, is_complete
 from clotho.plan.deadline import deadline_message, deadline_of
-from clotho.plan.health import Problem, live_phase, problems, stuck_check_time, waiting_message
+from clotho.plan.health import Problem, live_phase, stuck_check_time, waiting_message, worst_problem
 from clotho.plan.model import Action, Observed, Plan
 from clotho.plan.parts import parts_of
 from clotho.plan.refusal import plan_refusal, refuse
@@ -66,13 +66,13 @@ def decide(situation: Situation) -> Decision:
 
 
 def _keep_running(situation: Situation, accounting: Accounting, deadline: datetime | None) -> Decision:
-    wrong = next(problems(situation), None)
+    wrong = worst_problem(situation)
     if wrong is not None and wrong.is_permanent:
-        return fail(situation, wrong.reason, wrong.message)
+        return fail(situation, wrong.reason, wrong.message, accounting.parts)
     standstill = find_standstill(msgspec.structs.replace(situation, parts=accounting.parts))
     if standstill.give_up:
         explanation = f"{standstill.message} {sentence(standstill.give_up.explanation)}"
-        return fail(situation, standstill.give_up.reason, explanation)
+        return fail(situation, standstill.give_up.reason, explanation, standstill.parts)
     try:
         replaced, retry_at = replace_ended(situation)
         actions = (*replaced, *restart_guilty(situation), *remove_surplus(situation), *make_missing(situation))

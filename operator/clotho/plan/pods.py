@@ -111,6 +111,12 @@ class Pod(Struct, frozen=True, kw_only=True):
         return self.status.phase == "Running" and not self.is_terminating
 
     @property
+    def is_at_work(self) -> bool:
+        """Running, or waiting in an init container for those it needs."""
+        is_waiting_inside = any(each.state.running is not None for each in self.status.init_container_statuses)
+        return self.is_running or (is_waiting_inside and not self.is_terminating)
+
+    @property
     def is_ready(self) -> bool:
         found = self.condition("Ready") if self.is_running else None
         return found is not None and found.status == "True"

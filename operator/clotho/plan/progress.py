@@ -25,16 +25,16 @@ def run_progress(situation: Situation) -> RunProgress | None:
     if before is None and said is None and reached == 0:
         return None
     total = situation.run.spec.training.steps
+    kept = before or RunProgress(step=0, total_steps=total, percent=0)
     if said is None:
-        kept = before or RunProgress(step=0, total_steps=total, percent=0)
         return _at(kept, reached, total)
     return RunProgress(
         step=reached,
         total_steps=total,
         percent=_percent(reached, total),
-        reward_mean=_newest(said.reward_mean, before and before.reward_mean),
-        loss=_newest(said.loss, before and before.loss),
-        percent_correct=_newest(said.percent_correct, before and before.percent_correct),
+        reward_mean=_newest(said.reward_mean, kept.reward_mean),
+        loss=_newest(said.loss, kept.loss),
+        percent_correct=_newest(said.percent_correct, kept.percent_correct),
         tokens_per_second=_rounded(said.tokens_per_second),
         eta_seconds=_eta(said, total),
         last_step_time=_last_step_time(situation, before, said),

@@ -1,7 +1,7 @@
 """A standstill: pods are alive, but no step is made. Found with its cause, so that people know where to look."""
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -10,8 +10,8 @@ from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
 from clotho.api.status import StallStatus
 from clotho.plan.completion import has_trained_enough
 from clotho.plan.failures import Failure
-from clotho.plan.model import STALLED, Delete, Event
-from clotho.plan.parts import Parts
+from clotho.plan.model import STALLED, Delete, Event, Probe
+from clotho.plan.parts import Part, Parts
 from clotho.plan.progress import run_progress
 from clotho.plan.restarts import GiveUp, RestartAt, decide_restart, delete_pod, enter, restart_notice
 from clotho.plan.situation import Situation, later, sentence
@@ -42,7 +42,7 @@ class Standstill(Struct, frozen=True, kw_only=True):
 
 def find_standstill(situation: Situation) -> Standstill:
     moved = last_movement(situation)
-    if moved is None or has_trained_enough(situation) or not all(part.is_alive for part in situation.parts):
+    if moved is None or has_trained_enough(situation) or not all(map(_is_at_work, situation.parts)):
         return Standstill(parts=situation.parts)
     due = later(moved, situation.run.spec.stall.after_seconds)
     if situation.now < due:
@@ -64,6 +64,10 @@ def find_standstill(situation: Situation) -> Standstill:
     return _with_restart(situation, found, cause) if situation.run.spec.stall.action == "Restart" else found
 
 
+def _is_at_work(part: Part) -> bool:
+    return part.replicas == 0 or any(pod.is_at_work for pod in part.pods)
+
+
 def last_movement(situation: Situation) -> datetime | None:
     """The last step, or the last change of pods: a new pod gets the whole time again."""
     progress = run_progress(situation)
@@ -78,15 +82,15 @@ def find_cause(situation: Situation) -> Cause:
             return Cause(
                 name=_NOT_READY[part.component], explanation=f"{part.title} is not ready", guilty=part.component
             )
-    probes = situation.observed.probes
-    if probes.api_server is not None and probes.api_server.answer is None:
-        words = f"the API server does not answer ({probes.api_server.problem})"
+    probes, parts = situation.observed.probes, situation.parts
+    if problem := _silence(probes.api_server, parts.api_server):
+        words = f"the API server does not answer ({problem})"
         return Cause(name="APIServerNotAnswering", explanation=words, guilty=API_SERVER)
-    if probes.trainer is not None and probes.trainer.answer is None:
-        words = f"the trainer does not answer ({probes.trainer.problem})"
+    if problem := _silence(probes.trainer, parts.trainer):
+        words = f"the trainer does not answer ({problem})"
         return Cause(name="TrainerHung", explanation=words, guilty=TRAINER)
-    if probes.inference is not None and probes.inference.answer is None:
-        words = f"the inference server does not answer ({probes.inference.problem})"
+    if problem := _silence(probes.inference, parts.trainer):
+        words = f"the inference server does not answer ({problem})"
         return Cause(name="InferenceNotAnswering", explanation=words, guilty=TRAINER)
     queue = probes.api_server.answer if probes.api_server else None
     if queue is None:
@@ -99,6 +103,12 @@ def find_cause(situation: Situation) -> Cause:
         return Cause(name="APIServerFull", explanation=words, guilty=API_SERVER)
     words = f"the environments are not producing ({queue.environments_connected} connected)"
     return Cause(name="EnvironmentsNotProducing", explanation=words, guilty=ENVIRONMENT)
+
+
+def _silence(probe: Probe[Any] | None, part: Part) -> str:
+    """Why the present pod did not answer; empty when it did, or was not asked."""
+    is_current = probe is not None and any(pod.uid == probe.pod_uid for pod in part.pods)
+    return (probe.problem or "no reason given") if probe is not None and is_current and probe.answer is None else ""
 
 
 def _with_restart(situation: Situation, found: Standstill, cause: Cause) -> Standstill:

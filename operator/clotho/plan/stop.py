@@ -6,7 +6,7 @@ from typing import Final
 
 from clotho.api.names import TRAINER
 from clotho.api.status import Phase
-from clotho.plan.health import problems, stuck_check_time
+from clotho.plan.health import stuck_check_time, worst_problem
 from clotho.plan.model import Delete
 from clotho.plan.parts import Part
 from clotho.plan.pods import Pod
@@ -57,7 +57,7 @@ def _stages(situation: Situation, is_due: Callable[[Pod], bool]) -> Iterator[tup
 
 
 def _waiting_for(situation: Situation, stage: tuple[tuple[Part, Pod], ...]) -> str:
-    if problem := next(problems(situation), None):
+    if problem := worst_problem(situation):
         return problem.message
     titles = dict.fromkeys(part.title for part, _ in stage)
     return f"Stopping: waiting for {', '.join(titles)} to end."

@@ -48,6 +48,7 @@ API_SERVER_GRACE: Final = 30
 TRAINER_GRACE: Final = 300  # for a last checkpoint
 ENVIRONMENT_GRACE: Final = 30
 MODELS_PATH: Final = "/models"
+_FIXED: Final = ("restartPolicy", "automountServiceAccountToken", "hostname", "subdomain")  # not for templates
 _SHARED_MEMORY: Final = {True: "8Gi", False: "1Gi"}  # with GPUs, without
 
 
@@ -213,7 +214,7 @@ def _override(pod: Manifest, template: dict[str, Any], path: str) -> Manifest:
         key: pod["metadata"][key] for key in ("name", "namespace", "ownerReferences")
     }
     metadata["labels"] = metadata.get("labels", {}) | pod["metadata"]["labels"]
-    fixed = {key: pod["spec"][key] for key in ("restartPolicy", "automountServiceAccountToken")}
+    fixed = {key: pod["spec"][key] for key in _FIXED if key in pod["spec"]}
     return pod | {"metadata": metadata, "spec": theirs.get("spec", {}) | fixed}
 
 

@@ -103,6 +103,20 @@ def test_a_start_that_hangs_is_a_standstill_of_the_one_that_is_not_ready() -> No
     assert (world.phase, world.now_status.stall.cause) == ("Starting", "TrainerNotReady")
 
 
+def test_environments_that_wait_inside_for_ever_are_a_standstill_too() -> None:
+    world = World(running_world(**STALL).spec)
+    world.settle()
+    for component in ("api-server", "trainer"):
+        world.start_pod(world.named(component))
+    for index in range(2):
+        waiting = {"name": "wait", "state": {"running": {}}}
+        world.pods[world.named("environment", index)]["status"] = {"initContainerStatuses": [waiting]}
+    world.advance(601)
+    world.settle()
+    assert world.now_status.stall
+    assert world.now_status.stall.cause == "EnvironmentsNotReady"
+
+
 def test_waiting_for_a_node_is_not_a_standstill() -> None:
     world = World(running_world(**STALL).spec)
     world.settle()

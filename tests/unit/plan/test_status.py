@@ -152,6 +152,14 @@ def test_what_keeps_a_container_from_starting(reason: str, message: str, phase: 
     assert words in world.now_status.message
 
 
+def test_what_cannot_heal_is_not_hidden_behind_what_may() -> None:
+    world = pending(**waiting("ImagePullBackOff"))
+    world.pods[world.named("environment")]["status"] |= waiting("InvalidImageName")
+    world.settle()
+    assert world.phase == "Failed"
+    assert "environment letters" in world.now_status.message
+
+
 def test_a_pod_that_does_not_end_is_reported_and_never_forced() -> None:
     world = running_world()
     world.delete_pod(world.named("trainer"))
