@@ -17,6 +17,7 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.engine import Engine
 from clotho_trainer.live import LiveWeights
+from clotho_trainer.tokenizer import load_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ _TOKENS_A_PASS = 16_384  # where the config leaves the micro-batch to us; halved
 
 
 def load(config: RunConfig, work: Path) -> "LocalBackend":
-    tokenizer = policy.load_tokenizer(config.model)
+    tokenizer = load_tokenizer(config.model)
     return LocalBackend(config, policy.load_model(config.model, tokenizer), tokenizer, work)
 
 

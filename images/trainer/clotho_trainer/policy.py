@@ -1,36 +1,17 @@
 """Loads the model that is trained, and says in one sentence why when it cannot."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from clotho_contract.settings import Lora, Model
 from clotho_trainer.failures import TrainerError, is_out_of_memory
 from clotho_trainer.processors import available_processors, thread_count
+from clotho_trainer.tokenizer import check_vocabulary, unreadable
 
 log = logging.getLogger(__name__)
-
-
-def load_tokenizer(model: Model) -> Any:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model.name, revision=model.revision, padding_side="left")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise unreadable(model, "tokenizer", error) from error
-    if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token_id is None:
-            raise TrainerError(
-                "ModelUnreadable", f"the tokenizer of {model.name} has neither a padding nor an end-of-text token"
-            )
-        tokenizer.pad_token = tokenizer.eos_token
-    if tokenizer.chat_template is None:
-        log.warning(
-            "the tokenizer of %s has no chat template: /v1/chat/completions will refuse requests, the others work",
-            model.name,
-        )
-    return tokenizer
 
 
 def load_model(model: Model, tokenizer: Any) -> Any:
@@ -77,16 +58,6 @@ def require_quantization() -> None:
         ) from error
 
 
-def check_vocabulary(name: str, tokenizer: Any, embeddings: int) -> None:
-    """A tokenizer with more ids than the model has embeddings belongs to another model."""
-    if len(tokenizer) > embeddings:
-        raise TrainerError(
-            "ModelUnreadable",
-            f"the tokenizer of {name} has {len(tokenizer)} tokens but the model only {embeddings} embeddings: "
-            "they do not belong together",
-        )
-
-
 def adapter_config(lora: Lora) -> Any | None:
     """None when all weights are trained."""
     if lora.rank == 0:
@@ -113,14 +84,6 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def context_length(model: Any) -> int:
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1_000_000)
-
-
-def unreadable(model: Model, what: str, error: BaseException) -> TrainerError:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    place = "the folder" if Path(model.name).is_absolute() else "the repository"
-    if Path(model.name).is_absolute() and not Path(model.name).exists():
-        first = "it does not exist; check model.name and model.claimName"
-    return TrainerError("ModelUnreadable", f"cannot read the {what} from {place} {model.name}: {first}")
 
 
 def _dtype(model: Model) -> Any:

@@ -1,0 +1,208 @@
+"""A whole trainer in this process, from config file to last words, beside a stand-in for the API server."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from msgspec import structs
+
+from clotho_contract.config import RunConfig, render
+from clotho_contract.settings import Wandb
+from clotho_contract.termination import Termination
+from clotho_trainer.app import Options, train
+from integration.trainer.api_stand_in import TOKEN, api_server
+from integration.trainer.tiny import config, groups, with_model
+
+
+@pytest.fixture(autouse=True)
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOTHO_TOKEN", TOKEN)
+    monkeypatch.setenv("CLOTHO_DATA", str(tmp_path / "data"))
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def options(settings: RunConfig, tmp_path: Path) -> Options:
+    path = tmp_path / "run.yaml"
+    path.write_text(render(settings))
+    return Options(path, "127.0.0.1", free_port(), free_port())
+
+
+def at(settings: RunConfig, url: str, **changes: Any) -> RunConfig:
+    endpoints = structs.replace(settings.endpoints, api_server=url)
+    return structs.replace(settings, endpoints=endpoints, **changes)
+
+
+async def test_a_run_from_the_first_step_to_the_last_words(model: Path, tmp_path: Path) -> None:
+    batches = [groups(seed) for seed in range(5)]
+    async with api_server(batches) as api:
+        chosen = options(at(config(model, steps=5), api.url, wandb=Wandb(mode="offline")), tmp_path)
+        seen: dict[str, Any] = {}
+
+        async def look(step: int) -> None:
+            base = f"http://127.0.0.1:{chosen.status_port}"
+            async with aiohttp.ClientSession() as session:
+                for path in ("/progress", "/healthz", "/readyz", "/metrics"):
+                    async with session.get(base + path) as response:
+                        seen[path] = (response.status, await response.text())
+
+        looks = []
+        api.on_acknowledge = lambda step: looks.append(asyncio.ensure_future(look(step))) if step == 3 else None
+        end = await train(chosen)
+        await asyncio.gather(*looks)
+    assert end == Termination(reason="Finished", message="all 5 steps are done and saved", step=5)
+    assert api.acknowledged == [1, 2, 3, 4, 5]
+    assert api.checkpointed == [2, 4, 5]
+    assert api.registrations[0]["batch_size"] == 8
+    assert api.registrations[0]["starting_step"] == 0
+    assert [seen[path][0] for path in ("/healthz", "/readyz")] == [200, 200]
+    progress = json.loads(seen["/progress"][1])
+    assert (progress["step"], progress["totalSteps"], progress["registered"]) == (3, 5, True)
+    assert progress["history"][-1]["step"] == 3
+    assert "clotho_trainer_step 3.0" in seen["/metrics"][1]
+    checkpoint = tmp_path / "data" / "checkpoints" / "step-00000005"
+    summary = json.loads((checkpoint / "training_config.json").read_text())
+    assert summary["step"] == 5
+    assert summary["config"]["training"]["learningRate"] == 0.01
+    offline = list((tmp_path / "data" / "wandb").glob("wandb/offline-run-*/*.wandb"))
+    assert len(offline) == 1, "the real package wrote the run"
+    assert b"reward/mean" in offline[0].read_bytes()
+
+
+async def test_a_resumed_run_registers_where_it_was_and_goes_on(model: Path, tmp_path: Path) -> None:
+    async with api_server([groups(seed) for seed in range(9)]) as api:
+        first = await train(options(at(config(model, steps=3), api.url), tmp_path))
+        second = await train(options(at(config(model, steps=6), api.url), tmp_path))
+    assert (first.step, second.step) == (3, 6)
+    assert [registration["starting_step"] for registration in api.registrations] == [0, 3]
+    assert api.acknowledged == [1, 2, 3, 4, 5, 6]
+    history = json.loads((tmp_path / "data" / "checkpoints" / "step-00000006" / "training_config.json").read_text())[
+        "history"
+    ]
+    assert [sample["step"] for sample in history] == [1, 2, 3, 4, 5, 6], "also the part before the restart"
+
+
+async def test_a_stop_saves_and_says_so(model: Path, tmp_path: Path) -> None:
+    async with api_server([groups(seed) for seed in range(3)]) as api:
+        api.on_acknowledge = lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 3 else None
+        end = await train(options(at(config(model, steps=100), api.url), tmp_path))
+    assert end == Termination(reason="Stopped", message="stopped and saved after step 3 of 100", step=3)
+    assert (tmp_path / "data" / "checkpoints" / "step-00000003").is_dir()
+
+
+async def test_steps_can_be_raised_while_the_run_goes_on(model: Path, tmp_path: Path) -> None:
+    async with api_server([groups(seed) for seed in range(4)]) as api:
+        settings = at(config(model, steps=2), api.url)
+        chosen = options(settings, tmp_path)
+        longer = structs.replace(settings, training=structs.replace(settings.training, steps=4))
+        assert chosen.config is not None
+        path = chosen.config
+        api.on_acknowledge = lambda step: path.write_text(render(longer)) if step == 1 else None
+        end = await train(chosen)
+    assert (end.reason, end.step) == ("Finished", 4)
+    assert api.registrations[-1]["num_steps"] == 4
+
+
+async def test_a_batch_whose_lease_was_lost_is_not_trained_twice(model: Path, tmp_path: Path) -> None:
+    async with api_server([groups(seed) for seed in range(3)]) as api:
+        api.losing = 1
+        end = await train(options(at(config(model, steps=3), api.url), tmp_path))
+    assert (end.reason, end.step) == ("Finished", 3)
+    assert api.acknowledged == [1, 2, 3], "the lost batch came back and was only acknowledged"
+    assert api.batches == []
+
+
+async def test_garbage_is_dropped_and_the_rest_is_trained(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    garbage = {"tokens": [[1, 2, 999_999]], "masks": [[-100, 2, 3]], "scores": [1.0]}
+    batches = [[garbage], [garbage, *groups(1)], groups(2)]
+    async with api_server(batches) as api:
+        with caplog.at_level(logging.WARNING):
+            end = await train(options(at(config(model, steps=2), api.url), tmp_path))
+    assert (end.reason, end.step) == ("Finished", 2)
+    assert api.acknowledged == [0, 1, 2], "a batch with nothing in it is acknowledged without a step"
+    assert "it was made with another tokenizer" in caplog.text
+
+
+async def test_a_missing_model_is_said_in_one_sentence(model: Path, tmp_path: Path) -> None:
+    async with api_server([]) as api:
+        end = await train(options(with_model(at(config(model), api.url), name="/models/absent"), tmp_path))
+    assert end.reason == "ModelUnreadable"
+    assert end.message == (
+        "cannot read the tokenizer from the folder /models/absent: "
+        "it does not exist; check model.name and model.claimName"
+    )
+
+
+async def test_a_broken_model_is_said_in_one_sentence(model: Path, tmp_path: Path) -> None:
+    import shutil
+
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    (broken / "model.safetensors").write_bytes(b"not weights")
+    async with api_server([]) as api:
+        end = await train(options(with_model(at(config(model), api.url), name=str(broken)), tmp_path))
+    assert end.reason == "ModelUnreadable"
+    assert end.message.startswith(f"cannot read the model from the folder {broken}")
+
+
+async def test_a_tokenizer_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
+    import shutil
+
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary |= {f"word{i}": len(vocabulary) + i for i in range(50)}
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    async with api_server([]) as api:
+        end = await train(options(with_model(at(config(model), api.url), name=str(other)), tmp_path))
+    assert end.reason == "ModelUnreadable"
+    assert "they do not belong together" in end.message
+
+
+async def test_four_bits_without_cuda_are_refused(model: Path, tmp_path: Path) -> None:
+    async with api_server([]) as api:
+        end = await train(options(with_model(at(config(model), api.url), quantization="nf4"), tmp_path))
+    assert end.reason == "InvalidConfig"
+    assert end.message == "model.quantization nf4 needs a CUDA GPU, and this pod sees none"
+
+
+async def test_a_refused_token_is_said_clearly(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOTHO_TOKEN", "another")
+    async with api_server([]) as api:
+        end = await train(options(at(config(model), api.url), tmp_path))
+    assert end.reason == "Unauthorized"
+    assert end.message == f"the API server at {api.url} refused the token: wrong token"
+
+
+async def test_an_absent_api_server_is_waited_for_and_then_named(model: Path, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    end = await train(options(at(config(model), url, stall_after_seconds=1), tmp_path))
+    assert end.reason == "DependencyUnavailable"
+    assert end.message.startswith(f"no answer from {url}/status for 1 s")
+
+
+async def test_without_a_token_nothing_starts(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLOTHO_TOKEN")
+    end = await train(options(config(model), tmp_path))
+    assert (end.reason, "$CLOTHO_TOKEN is not set" in end.message) == ("InvalidConfig", True)
+
+
+async def test_a_missing_config_is_named(tmp_path: Path) -> None:
+    end = await train(Options(tmp_path / "absent.yaml"))
+    assert end.reason == "InvalidConfig"
+    assert "absent.yaml" in end.message
