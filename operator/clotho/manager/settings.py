@@ -60,7 +60,7 @@ class Reconcile(_Group, frozen=True):
     ] = 30
     settle_seconds: Annotated[
         Seconds, Meta(description="Small changes of a status wait this long, so that several share one write.")
-    ] = 1.0
+    ] = 3.0
     retry_seconds: Annotated[Seconds, Meta(description="Wait after a first failure; doubles, with jitter.")] = 0.2
     retry_limit_seconds: Annotated[Seconds, Meta(description="Longest wait between two attempts.")] = 60.0
 

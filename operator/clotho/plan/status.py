@@ -154,9 +154,15 @@ def write_time(situation: Situation, new: TrainingRunStatus) -> datetime | None:
             return situation.now
         return later(old.written_at or situation.now, settings.progress_interval_seconds)
     if _can_wait(old, new):
-        written = old.written_at or situation.run.metadata.creation_timestamp or situation.now
-        return later(written, settings.settle_seconds)
+        return later(old.written_at or _begun(situation), settings.settle_seconds)
     return situation.now
+
+
+def _begun(situation: Situation) -> datetime:
+    """When the first object of the run was made; a run may have waited long for its turn before that."""
+    made = [seen.created_at for seen in situation.observed.objects.values()]
+    asked = situation.run.metadata.creation_timestamp if situation.observed.refused else None
+    return earliest([*made, _first_pod_time(situation), asked]) or situation.now
 
 
 def _can_wait(old: TrainingRunStatus, new: TrainingRunStatus) -> bool:
