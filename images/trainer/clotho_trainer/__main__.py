@@ -53,14 +53,14 @@ def _tiny_model(folder: Path, seed: int) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    import asyncio
+    import uvloop
 
     from clotho_contract import logs, termination
     from clotho_trainer import app, failures
 
     logs.set_up(os.environ.get("CLOTHO_LOG_LEVEL", "INFO"))
     chosen = app.Options(options.config, options.host, options.inference_port, options.status_port)
-    end = asyncio.run(app.train(chosen))
+    end = uvloop.run(app.train(chosen))
     termination.write(end)
     print(f"{end.reason}: {end.message}", file=sys.stderr)
     sys.stdout.flush()

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from clotho_contract.settings import Lora, Model
 from clotho_trainer.failures import TrainerError, is_out_of_memory
@@ -18,7 +18,10 @@ def load_model(model: Model, tokenizer: Any) -> Any:
     """On the GPU when there is one. `nf4` needs CUDA and bitsandbytes."""
     if model.quantization == "nf4":
         require_quantization()
-    arguments: dict[str, Any] = {"revision": model.revision, "dtype": _dtype(model)}
+    arguments: dict[str, Any] = {
+        "revision": model.revision,
+        "dtype": "auto" if model.dtype == "auto" else getattr(torch, model.dtype),
+    }
     if model.quantization == "nf4":
         compute = torch.bfloat16 if model.dtype == "auto" else getattr(torch, model.dtype)
         arguments["quantization_config"] = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
@@ -84,9 +87,3 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def context_length(model: Any) -> int:
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1_000_000)
-
-
-def _dtype(model: Model) -> Any:
-    if model.dtype == "auto":
-        return AutoConfig.from_pretrained(model.name, revision=model.revision).dtype or torch.float32
-    return getattr(torch, model.dtype)

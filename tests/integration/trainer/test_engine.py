@@ -10,7 +10,7 @@ import torch
 from clotho_trainer.batch import prepare
 from clotho_trainer.inference.engine import Completion, Request, Sampling
 from clotho_trainer.local_backend import LocalBackend
-from integration.trainer.tiny import backend, config, groups
+from integration.trainer.tiny import backend, config, groups, with_model
 
 
 @pytest.fixture
@@ -29,7 +29,8 @@ def training_logprobs(
 ) -> list[float]:
     """By the forward pass that training uses, PEFT's own layers and all."""
     ids = torch.tensor([[*prompt, *completion.tokens]])
-    with policy._live.training(), torch.no_grad():
+    lowered = torch.autocast("cpu", torch.bfloat16, enabled=policy._live.compute_dtype == torch.bfloat16)
+    with policy._live.training(), torch.no_grad(), lowered:
         logits = policy._live.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / temperature
     tokens = ids[0, len(prompt) :, None]
     return logits.log_softmax(-1).gather(-1, tokens).squeeze(-1).tolist()
@@ -44,6 +45,18 @@ async def test_log_probabilities_are_those_that_training_computes(policy: LocalB
         for completion in completions:
             expected = training_logprobs(policy, prompt, completion, 0.7)
             assert completion.logprobs == pytest.approx(expected, abs=2e-5)
+
+
+async def test_in_bfloat16_they_agree_within_its_precision(model: Path, tmp_path: Path) -> None:
+    policy = backend(with_model(config(model), dtype="bfloat16"), tmp_path)
+    policy.step(prepare(groups(0), policy.rules, 0), 5e-2)
+    await policy.engine.start()
+    completions = await policy.engine.generate(Request((5, 6, 7), Sampling(max_tokens=30, ignore_end=True), n=8))
+    await policy.engine.stop()
+    expected = [training_logprobs(policy, (5, 6, 7), completion, 1.0) for completion in completions]
+    differences = torch.tensor([completion.logprobs for completion in completions]) - torch.tensor(expected)
+    assert differences.abs().mean() < 0.03
+    assert differences.abs().max() < 0.3
 
 
 async def test_requests_that_come_and_go_at_different_times_do_not_disturb_each_other(policy: LocalBackend) -> None:

@@ -1,0 +1,51 @@
+"""Training and decoding take turns on one set of weights."""
+
+import threading
+
+import torch
+
+from clotho_trainer.live import LiveWeights
+
+
+class Model(torch.nn.Module):
+    device = torch.device("cpu")
+    dtype = torch.float32
+
+
+def test_training_goes_first_and_nobody_shares() -> None:
+    live = LiveWeights(Model(), tokenizer=None)
+    order: list[str] = []
+
+    def train() -> None:
+        with live.training():
+            assert live.model.training
+            order.append("training")
+            live.version += 1
+
+    def decode() -> None:
+        with live.decoding():
+            assert not live.model.training
+            order.append(f"decoding {live.version}")
+
+    with live.decoding():
+        trainer = threading.Thread(target=train)
+        trainer.start()
+        while not live.training_is_waiting:
+            pass
+        decoder = threading.Thread(target=decode)
+        decoder.start()
+        order.append("held")
+    trainer.join(timeout=10)
+    decoder.join(timeout=10)
+    assert order == ["held", "training", "decoding 1"]
+
+
+def test_a_failed_step_gives_the_weights_back() -> None:
+    live = LiveWeights(Model(), tokenizer=None)
+    try:
+        with live.training():
+            raise RuntimeError("out of memory")
+    except RuntimeError:
+        pass
+    with live.decoding():
+        assert torch.is_inference_mode_enabled()
