@@ -22,6 +22,7 @@ UID_LABEL: Final = f"{GROUP}/run-uid"  # tells a run from an earlier one of the 
 ENVIRONMENT_LABEL: Final = f"{GROUP}/environment"
 INDEX_LABEL: Final = f"{GROUP}/index"
 ATTEMPT_LABEL: Final = f"{GROUP}/attempt"
+RESTARTS_LABEL: Final = f"{GROUP}/restarts"  # how many restarts of its part came before this pod
 SERVING_LABEL: Final = f"{GROUP}/serving"  # pods that others reach by host name
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 

@@ -60,9 +60,9 @@ class LastExit(StatusPart, frozen=True):
 
 
 class Retry(StatusPart, frozen=True):
-    """A failed pod that is accounted for and will be replaced; written before the pod is deleted."""
+    """A pod that is accounted for and will be replaced; written before the pod is deleted."""
 
-    uid: Annotated[str, Meta(description="The pod that ends.")]
+    uid: Annotated[str, Meta(description="The pod that goes.")]
     at: Annotated[datetime, Meta(description="Not before this time.")]
 
 
@@ -74,10 +74,10 @@ class ComponentStatus(StatusPart, frozen=True):
     replicas: Annotated[int, Meta(description="Pods wanted.")] = 1
     ready: Annotated[int, Meta(description="Pods ready.")] = 0
     pod: Annotated[str, Meta(description="Name of the pod; for environments, of the first.")] = ""
-    restarts: Annotated[int, Meta(description="Pods replaced after they ended.")] = 0
+    restarts: Annotated[int, Meta(description="Pods that were replaced, for whatever reason.")] = 0
     failures: Annotated[int, Meta(description="Restarts that count against restarts.limit.")] = 0
     last_exit: LastExit | None = None
-    retries: Annotated[tuple[Retry, ...], Meta(description="Ended pods that wait for their replacement.")] = ()
+    retries: Annotated[tuple[Retry, ...], Meta(description="Pods that wait for their replacement.")] = ()
 
 
 class Components(StatusPart, frozen=True):
@@ -93,9 +93,6 @@ class StallStatus(StatusPart, frozen=True):
 
     cause: Annotated[str, Meta(description="EnvironmentsNotProducing, InferenceNotAnswering, TrainerHung, ...")]
     since: Annotated[datetime, Meta(description="When the run last moved.")]
-    restarting: Annotated[
-        tuple[str, ...], Meta(description="Pods (by uid) that are restarted because of it; written beforehand.")
-    ] = ()
 
 
 class Results(StatusPart, frozen=True):

@@ -20,6 +20,7 @@ class Part(Struct, frozen=True, kw_only=True):
     pods: tuple[Pod, ...]
     ready: int  # how many of the pods asked for are ready
     is_alive: bool  # somebody is at work, ready or not
+    replaced: int  # retries whose pods are gone, as they should be: their places are free
     record: ComponentStatus  # as stored; a policy answers with a copy that says more
 
     @property
@@ -71,7 +72,8 @@ def parts_of(run: TrainingRun, observed: Observed) -> Parts:
         seen = {pod.uid for pod in pods}
         record = record or ComponentStatus(name=name, state="Missing")
         waiting = tuple(retry for retry in record.retries if retry.uid in seen)
-        if waiting != record.retries:
+        replaced = len(record.retries) - len(waiting)
+        if replaced:
             record = msgspec.structs.replace(record, retries=waiting)
         return Part(
             component=component,
@@ -80,6 +82,7 @@ def parts_of(run: TrainingRun, observed: Observed) -> Parts:
             pods=pods,
             ready=sum(pod.is_ready for pod in pods if pod.index < replicas),
             is_alive=replicas == 0 or any(pod.is_running for pod in pods),
+            replaced=replaced,
             record=record,
         )
 

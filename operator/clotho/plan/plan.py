@@ -13,10 +13,10 @@ from clotho.plan.health import Problem, live_phase, stuck_check_time, waiting_me
 from clotho.plan.model import Action, Observed, Plan
 from clotho.plan.parts import parts_of
 from clotho.plan.refusal import plan_refusal, refuse
-from clotho.plan.restarts import Accounting, account_for_failures, replace_ended
+from clotho.plan.restarts import Accounting, account_for_failures, delete_due
 from clotho.plan.settings import PlanSettings
 from clotho.plan.situation import Decision, Situation, earliest, fail, sentence
-from clotho.plan.stall import Standstill, find_standstill, restart_guilty
+from clotho.plan.stall import Standstill, find_standstill
 from clotho.plan.startup import make_missing, remove_surplus
 from clotho.plan.status import compose, phase_events, write_time
 from clotho.plan.stop import stop_in_order, tidy_up
@@ -74,8 +74,8 @@ def _keep_running(situation: Situation, accounting: Accounting, deadline: dateti
         explanation = f"{standstill.message} {sentence(standstill.give_up.explanation)}"
         return fail(situation, standstill.give_up.reason, explanation, standstill.parts)
     try:
-        replaced, retry_at = replace_ended(situation)
-        actions = (*replaced, *restart_guilty(situation), *remove_surplus(situation), *make_missing(situation))
+        due, retry_at = delete_due(situation)
+        actions = (*due, *remove_surplus(situation), *make_missing(situation))
     except TemplateError as error:
         return refuse(situation, str(error))
     phase = live_phase(situation)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct, field
 
 from clotho.api.metadata import Metadata
-from clotho.api.names import ATTEMPT_LABEL, COMPONENT_LABEL, ENVIRONMENT_LABEL, INDEX_LABEL
+from clotho.api.names import ATTEMPT_LABEL, COMPONENT_LABEL, ENVIRONMENT_LABEL, INDEX_LABEL, RESTARTS_LABEL
 from clotho_contract import termination
 
 
@@ -97,6 +97,10 @@ class Pod(Struct, frozen=True, kw_only=True):
     @property
     def attempt(self) -> int:
         return _number(self.metadata.labels.get(ATTEMPT_LABEL, ""))
+
+    @property
+    def restarts_before(self) -> int:
+        return _number(self.metadata.labels.get(RESTARTS_LABEL, ""))
 
     @property
     def is_terminating(self) -> bool:

@@ -63,7 +63,8 @@ class Accounting(Struct, frozen=True, kw_only=True):
 def account_for_failures(situation: Situation) -> Accounting:
     parts, notices = situation.parts, []
     for part in parts:
-        changed = part
+        changed, gone = _count_vanished(part)
+        notices += gone
         for pod in _newly_ended(situation, part):
             failure = classify(part, pod)
             decision = decide_restart(failure, changed.record, situation.run.spec.restarts, situation.moment)
@@ -73,6 +74,21 @@ def account_for_failures(situation: Situation) -> Accounting:
             notices.append(restart_notice(failure, decision))
         parts = parts.replace([changed])
     return Accounting(parts=parts, notices=tuple(notices))
+
+
+def vanished(situation: Situation, part: Part, missing: list[int]) -> int:
+    """Of the places without a pod, how many had one that somebody took away. The new pod's label remembers it."""
+    if situation.stored.phase not in ("Starting", "Running") or part.record.state == "Missing":
+        return 0  # there may have been none
+    return max(0, sum(index < part.record.replicas for index in missing) - part.replaced)
+
+
+def _count_vanished(part: Part) -> tuple[Part, list[Event]]:
+    restarts = max([part.record.restarts, *(pod.restarts_before for pod in part.pods)])
+    message = sentence(f"a pod of {part.title} was gone and has been replaced")
+    notice = Event(type="Warning", reason=RESTARTING, message=message, cause="Deleted")
+    gone = restarts - part.record.restarts
+    return (part.with_record(restarts=restarts) if gone else part), [notice] * gone
 
 
 def restart_notice(failure: Failure, decision: RestartAt) -> Event:
@@ -103,8 +119,8 @@ def _newly_ended(situation: Situation, part: Part) -> Iterator[Pod]:
         yield pod
 
 
-def replace_ended(situation: Situation) -> tuple[tuple[Delete, ...], datetime | None]:
-    """Delete ended pods whose stored retry is due; their names are free for new ones once they are gone."""
+def delete_due(situation: Situation) -> tuple[tuple[Delete, ...], datetime | None]:
+    """Delete pods whose stored retry is due; their names are free for new ones once they are gone."""
     due, times = [], []
     for part in situation.parts:
         for pod in part.pods:

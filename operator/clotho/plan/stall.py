@@ -10,10 +10,10 @@ from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
 from clotho.api.status import StallStatus
 from clotho.plan.completion import has_trained_enough
 from clotho.plan.failures import Failure
-from clotho.plan.model import STALLED, Delete, Event, Probe
+from clotho.plan.model import STALLED, Event, Probe
 from clotho.plan.parts import Part, Parts
 from clotho.plan.progress import run_progress
-from clotho.plan.restarts import GiveUp, RestartAt, decide_restart, delete_pod, enter, restart_notice
+from clotho.plan.restarts import GiveUp, RestartAt, decide_restart, enter, restart_notice
 from clotho.plan.situation import Situation, later, sentence
 
 _NOT_READY: Final[dict[str, str]] = {
@@ -112,31 +112,17 @@ def _silence(probe: Probe[Any] | None, part: Part) -> str:
 
 
 def _with_restart(situation: Situation, found: Standstill, cause: Cause) -> Standstill:
-    """Enter the restart of the guilty into the record; `restart_guilty` acts once that is stored."""
-    parts, notices, uids = found.parts, list(found.notices), []
+    """Enter the restart of the guilty into the record; they are deleted once that is stored."""
+    parts, notices = found.parts, list(found.notices)
     for part in parts:
-        if part.component != cause.guilty or not part.pods:
-            continue
-        failure = Failure(pod=part.pods[0], reason="Stalled", explanation=f"{part.title} caused a standstill")
-        decision = decide_restart(failure, part.record, situation.run.spec.restarts, situation.moment)
-        if isinstance(decision, GiveUp):
-            return msgspec.structs.replace(found, give_up=decision)
-        entered = enter(part, failure, decision, situation.moment)
-        parts = parts.replace([entered.with_record(retries=part.record.retries)])  # these pods have not ended
-        notices.append(restart_notice(failure, RestartAt(situation.moment, decision.is_counted)))
-        uids += [pod.uid for pod in part.pods]
-    stall = None if found.stall is None else msgspec.structs.replace(found.stall, restarting=tuple(uids))
-    return msgspec.structs.replace(found, parts=parts, notices=tuple(notices), stall=stall)
-
-
-def restart_guilty(situation: Situation) -> tuple[Delete, ...]:
-    """Pods that the stored status names as the cause of the standstill and that are still there."""
-    stall = situation.run.status.stall
-    if stall is None or not stall.restarting:
-        return ()
-    return tuple(
-        delete_pod(pod)
-        for part in situation.parts
-        for pod in part.pods
-        if pod.uid in stall.restarting and not pod.is_terminating and not pod.has_ended
-    )
+        changed = part
+        for pod in part.pods if part.component == cause.guilty else ():
+            failure = Failure(pod=pod, reason="Stalled", explanation=f"{part.title} caused a standstill")
+            decision = decide_restart(failure, changed.record, situation.run.spec.restarts, situation.moment)
+            if isinstance(decision, GiveUp):
+                return msgspec.structs.replace(found, give_up=decision)
+            at_once = RestartAt(situation.moment, decision.is_counted)
+            changed = enter(changed, failure, at_once, situation.moment)
+            notices.append(restart_notice(failure, at_once))
+        parts = parts.replace([changed])
+    return msgspec.structs.replace(found, parts=parts, notices=tuple(notices))

@@ -9,7 +9,7 @@ from clotho.plan.completion import has_trained_enough
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey
 from clotho.plan.parts import Part
 from clotho.plan.pods import Pod
-from clotho.plan.restarts import delete_pod
+from clotho.plan.restarts import delete_pod, vanished
 from clotho.plan.situation import Situation
 from clotho.render import objects, pods
 from clotho.render.config import fingerprint, run_config
@@ -61,21 +61,23 @@ def _pods(situation: Situation) -> Iterator[Create]:
         if part.component == ENVIRONMENT and has_trained_enough(situation):
             continue
         taken = {pod.index for pod in part.pods}
-        for index in range(part.replicas):
+        missing = [index for index in range(part.replicas) if index not in taken]
+        expected = len(missing) - vanished(situation, part, missing)
+        for count, index in enumerate(missing, start=1):
             environment = part.name if part.component == ENVIRONMENT else ""
             key = ObjectKey("Pod", pod_name(situation.run.metadata, part.component, environment, index))
-            if index not in taken:
-                yield Create(key=key, manifest=_render(situation, part, index))
+            restarts = part.record.restarts + max(0, count - expected)
+            yield Create(key=key, manifest=_render(situation, part, index, restarts))
 
 
-def _render(situation: Situation, part: Part, index: int) -> Manifest:
+def _render(situation: Situation, part: Part, index: int, restarts: int) -> Manifest:
     run, settings = situation.run, situation.settings.render
     if part.component == API_SERVER:
-        return pods.api_server_pod(run, settings)
+        return pods.api_server_pod(run, settings, restarts)
     if part.component == TRAINER:
-        return pods.trainer_pod(run, settings, run.status.attempt + 1)
+        return pods.trainer_pod(run, settings, restarts, run.status.attempt + 1)
     spec = next(each for each in run.spec.environments if each.name == part.name)
-    return pods.environment_pod(run, spec, index, settings)
+    return pods.environment_pod(run, spec, index, settings, restarts)
 
 
 def remove_surplus(situation: Situation) -> tuple[Delete, ...]:

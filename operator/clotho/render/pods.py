@@ -8,6 +8,7 @@ from clotho.api.names import (
     ENVIRONMENT,
     ENVIRONMENT_LABEL,
     INDEX_LABEL,
+    RESTARTS_LABEL,
     SERVING_LABEL,
     TRAINER,
     Component,
@@ -52,7 +53,7 @@ _FIXED: Final = ("restartPolicy", "automountServiceAccountToken", "hostname", "s
 _SHARED_MEMORY: Final = {True: "8Gi", False: "1Gi"}  # with GPUs, without
 
 
-def api_server_pod(run: TrainingRun, settings: RenderSettings) -> Manifest:
+def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) -> Manifest:
     secret = base_name(run.metadata)
     main = {
         "name": MAIN,
@@ -76,11 +77,12 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings) -> Manifest:
         "containers": [main],
         "volumes": [*_shared_volumes(run), _claim_or_scratch("data", claim)],
     }
-    pod = _pod(run, API_SERVER, spec, settings, {SERVING_LABEL: "true"})
+    labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts)}
+    pod = _pod(run, API_SERVER, spec, settings, labels)
     return _finish(pod, run.spec.api_server.template, "spec.apiServer.template", settings)
 
 
-def trainer_pod(run: TrainingRun, settings: RenderSettings, attempt: int) -> Manifest:
+def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attempt: int) -> Manifest:
     gpus = run.spec.trainer.gpus
     needs = resources("2", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else resources("500m", "1Gi", {})
     main = {
@@ -110,11 +112,14 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, attempt: int) -> Man
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY[gpus > 0]}},
         ],
     }
-    pod = _pod(run, TRAINER, spec, settings, {SERVING_LABEL: "true", ATTEMPT_LABEL: str(attempt)})
+    labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts), ATTEMPT_LABEL: str(attempt)}
+    pod = _pod(run, TRAINER, spec, settings, labels)
     return _finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
 
 
-def environment_pod(run: TrainingRun, environment: EnvironmentSpec, index: int, settings: RenderSettings) -> Manifest:
+def environment_pod(
+    run: TrainingRun, environment: EnvironmentSpec, index: int, settings: RenderSettings, restarts: int
+) -> Manifest:
     image = environment.image or settings.images.environment
     variables = [
         *shared_variables(base_name(run.metadata)),
@@ -146,7 +151,7 @@ def environment_pod(run: TrainingRun, environment: EnvironmentSpec, index: int, 
         "containers": [main],
         "volumes": [*_shared_volumes(run), {"name": "work", "emptyDir": {}}],
     }
-    labels = {ENVIRONMENT_LABEL: environment.name, INDEX_LABEL: str(index)}
+    labels = {ENVIRONMENT_LABEL: environment.name, INDEX_LABEL: str(index), RESTARTS_LABEL: str(restarts)}
     pod = _pod(run, ENVIRONMENT, spec, settings, labels, pod_name(run.metadata, ENVIRONMENT, environment.name, index))
     return _finish(pod, environment.template, f"spec.environments.{environment.name}.template", settings)
 

@@ -15,7 +15,9 @@ Body = dict[str, Any]
 def trainer(status: Body) -> Part:
     pod = parse_pod({"metadata": {"name": "t", "uid": "u"}, "spec": {"nodeName": "n1"}, "status": status})
     record = ComponentStatus(name="trainer", state="Failed")
-    return Part(component="trainer", name="trainer", replicas=1, pods=(pod,), ready=0, is_alive=False, record=record)
+    return Part(
+        component="trainer", name="trainer", replicas=1, pods=(pod,), ready=0, is_alive=False, replaced=0, record=record
+    )
 
 
 def exited(code: int, message: str = "", reason: str = "Error", name: str = "main", **more: Any) -> Body:

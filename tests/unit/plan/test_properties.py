@@ -88,7 +88,7 @@ def live_trainers(world: World) -> int:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_promises_hold_in_every_history(history: list[tuple[str, Any]], stall_action: str) -> None:
     world = World(minimal_spec(stall={"afterSeconds": 600, "action": stall_action}))
-    attempt = step = 0
+    attempt = step = restarts = 0
     ended: str | None = None
     for what, argument in history:
         happen(world, what, argument)
@@ -97,6 +97,8 @@ def test_promises_hold_in_every_history(history: list[tuple[str, Any]], stall_ac
         assert live_trainers(world) <= 1
         assert status.attempt >= attempt, "attempts never go back"
         attempt = status.attempt
+        assert status.restarts >= restarts, "restarts never go back"
+        restarts = status.restarts
         reached = status.progress.step if status.progress else 0
         assert reached >= step, "steps never go back"
         step = reached

@@ -9,7 +9,7 @@ import pytest
 from clotho.api.status import ComponentStatus, LastExit, Retry
 from clotho.api.training_run import Restarts
 from clotho.plan.failures import Failure
-from clotho.plan.model import Delete
+from clotho.plan.model import RESTARTING, Delete
 from clotho.plan.pods import parse_pod
 from clotho.plan.restarts import GiveUp, RestartAt, backoff, decide_restart
 from unit.plan.world import START, running_world
@@ -90,14 +90,40 @@ def test_a_failed_trainer_is_counted_first_kept_for_its_logs_and_then_replaced()
     assert world.now_status.attempt == 2
 
 
-def test_a_deleted_pod_is_replaced_in_the_very_next_pass_and_costs_nothing() -> None:
-    world = running_world()
-    for component in ("api-server", "trainer", "environment"):
+def test_a_deleted_pod_is_replaced_in_the_very_next_pass_counted_but_free() -> None:
+    world = running_world(restarts={"limit": 0})
+    for restarts, component in enumerate(("api-server", "trainer", "environment"), start=1):
         name = world.named(component)
         del world.pods[name]
         world.reconcile()
         assert name in world.pods
-    assert world.now_status.restarts == 0
+        world.start_all()
+        world.settle()
+        assert (world.phase, world.now_status.restarts) == ("Running", restarts)
+    assert world.events.count(RESTARTING) == 3
+
+
+def test_a_replaced_pod_is_counted_even_if_the_operator_dies_right_after_replacing_it() -> None:
+    world = running_world()
+    del world.pods[world.named("trainer")]
+    world.carry_out(world.plan(), writes=1)
+    world.settle()
+    assert world.now_status.restarts == 1
+
+
+def test_new_replicas_and_a_resumed_run_are_no_restarts() -> None:
+    world = running_world()
+    world.change_spec(environments=[world.spec["environments"][0] | {"replicas": 4}])
+    world.settle()
+    world.change_spec(suspend=True)
+    for _ in range(4):
+        world.settle()
+        world.terminate()
+    world.change_spec(suspend=False)
+    world.settle()
+    world.start_all()
+    world.settle()
+    assert (world.phase, world.now_status.restarts) == ("Running", 0)
 
 
 def test_replicas_that_fall_together_cost_one_restart() -> None:
@@ -178,4 +204,6 @@ def test_pods_with_void_tokens_are_replaced_when_their_secret_was_made_anew() ->
     world.terminate()
     world.settle()
     assert not before & {pod["metadata"]["uid"] for pod in world.pods.values()}
-    assert world.now_status.restarts == 0
+    assert world.now_status.components
+    assert world.now_status.components.trainer
+    assert world.now_status.components.trainer.failures == 0

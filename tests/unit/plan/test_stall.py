@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from clotho.api.status import ComponentStatus
 from clotho.plan.model import STALLED, Probe, QueueStatus
 from unit.plan.kstatus import kstatus
 from unit.plan.world import World, running_world
@@ -144,13 +145,23 @@ def test_only_the_guilty_are_restarted_and_it_counts(answers: dict[str, Any], gu
     ending = [pod for pod in world.pods.values() if "deletionTimestamp" in pod["metadata"]]
     assert {pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in ending} == {guilty}
     world.settle()
-    assert world.now_status.restarts == 1
+    assert world.now_status.restarts == len(ending)
     world.terminate()
     world.settle()
     world.start_all()
     world.settle()
     assert (world.phase, world.now_status.stall) == ("Running", None)
-    assert world.now_status.restarts == 1
+    assert world.now_status.restarts == len(ending)
+    failures = {record.failures for record in records(world)}
+    assert failures == {0, 1}, "one incident of one part"
+
+
+def records(world: World) -> list[ComponentStatus]:
+    parts = world.now_status.components
+    assert parts
+    assert parts.api_server
+    assert parts.trainer
+    return [parts.api_server, parts.trainer, *parts.environments]
 
 
 def test_standstills_use_up_the_budget() -> None:

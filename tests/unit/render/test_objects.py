@@ -81,7 +81,7 @@ def test_long_names_stay_within_what_dns_allows() -> None:
     run = run_of(CASES["smallest"], name="r" * 53 + "-" + "x" * 9)
     assert len(base_name(run.metadata)) <= 63
     assert "--" not in base_name(run.metadata)
-    environment = pods.environment_pod(run, run.spec.environments[0], 0, SETTINGS)
+    environment = pods.environment_pod(run, run.spec.environments[0], 0, SETTINGS, restarts=0)
     assert len(environment["metadata"]["name"]) <= 253
     assert all(len(value) <= 63 for value in environment["metadata"]["labels"].values())
     host = run_config(run, "cluster.local").endpoints.api_server.removeprefix("http://").split(":")[0]
@@ -133,7 +133,7 @@ def test_a_template_can_change_much_but_not_what_the_operator_relies_on() -> Non
         "spec": {"restartPolicy": "Always", "automountServiceAccountToken": True, "serviceAccountName": "mine"},
     }
     run = run_of(spec(trainer={"template": template}))
-    pod = pods.trainer_pod(run, SETTINGS, attempt=1)
+    pod = pods.trainer_pod(run, SETTINGS, restarts=0, attempt=1)
     assert pod["metadata"]["name"] == "demo-0123abcd-trainer"
     assert pod["metadata"]["labels"]["clotho.dev/run"] == "demo"
     assert pod["metadata"]["labels"]["team"] == "x"
@@ -156,13 +156,13 @@ def test_a_template_can_change_much_but_not_what_the_operator_relies_on() -> Non
 )
 def test_a_template_of_another_shape_is_refused(template: Body, words: str) -> None:
     with pytest.raises(TemplateError, match=words):
-        pods.trainer_pod(run_of(spec(trainer={"template": template})), SETTINGS, attempt=1)
+        pods.trainer_pod(run_of(spec(trainer={"template": template})), SETTINGS, restarts=0, attempt=1)
 
 
 @pytest.mark.parametrize("template", [{"spec": None}, {"metadata": None}, {"spec": {"containers": None}}])
 def test_a_template_that_removes_everything_still_renders(template: Body) -> None:
     """The API server says what is missing; the operator must not stumble."""
-    pod = pods.trainer_pod(run_of(spec(trainer={"template": template})), SETTINGS, attempt=1)
+    pod = pods.trainer_pod(run_of(spec(trainer={"template": template})), SETTINGS, restarts=0, attempt=1)
     assert pod["metadata"]["name"] == "demo-0123abcd-trainer"
 
 
