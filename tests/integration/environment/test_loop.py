@@ -1,0 +1,99 @@
+"""A policy learns from foreign environments: an Atropos file and reasoning-gym, through the real three processes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import msgspec
+import pytest
+
+from clotho_contract.config import EnvironmentConfig
+from integration.environment.commands import ENVIRONMENTS, SOURCES
+from integration.loop.processes import TOKEN, Ports, Run, letters_config, tiny_model
+from trajectory_servers import ToolUnavailableError, atropos_python
+
+pytestmark = pytest.mark.timeout(900)  # several interpreters import torch and transformers: slow on a busy machine
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@contextmanager
+def running(folder: Path, model: Path, place: EnvironmentConfig, **training: Any) -> Iterator[Run]:
+    """As a pod does it: the environment's init step waits for the trainer and brings the tokenizer."""
+    ports = Ports()
+    config = letters_config(model, ports)
+    config = msgspec.structs.replace(
+        config, environments=(place,), training=msgspec.structs.replace(config.training, **training)
+    )
+    run = Run(config, ports, folder, extra_environment={"CLOTHO_TOKENIZER": str(folder / "tokenizer")})
+    try:
+        run.start("api-server")
+        run.start("trainer")
+        variables = {"PYTHONPATH": os.pathsep.join(map(str, SOURCES)), "CLOTHO_TOKEN": TOKEN} | run.extra_environment
+        wait = ["clotho_environment", "wait", "--timeout", "300", "--config", str(run.config_path)]
+        done = subprocess.run(
+            [sys.executable, "-m", *wait], env=os.environ | variables, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + run.tail("trainer")
+        yield run
+    finally:
+        run.close()
+
+
+def learn(run: Run) -> list[float]:
+    run.start("environment")
+    assert run.wait("trainer", timeout=600) == 0, run.tail("trainer") + run.tail("environment")
+    assert run.wait("environment", timeout=60) == 0, run.tail("environment")
+    assert run.termination("environment")["reason"] == "Finished"
+    assert TOKEN not in (run.folder / "environment.log").read_text()
+    rewards = [reward for _, reward in run.steps()]
+    print({"first_five": round(mean(rewards[:5]), 3), "last_five": round(mean(rewards[-5:]), 3)})
+    return rewards
+
+
+def test_an_unchanged_atropos_environment(model: Path, tmp_path: Path) -> None:
+    try:
+        python = atropos_python()
+    except ToolUnavailableError as error:
+        pytest.skip(f"atroposlib cannot be installed here: {error}")
+    place = EnvironmentConfig(
+        name="letters",
+        entry=f"atropos:{ENVIRONMENTS / 'atropos_letters.py'}",
+        config={"group_size": 16, "ensure_scores_are_not_same": False},
+    )
+    with running(tmp_path, model, place) as run:
+        run.extra_environment["CLOTHO_ATROPOS_PYTHON"] = str(python)
+        rewards = learn(run)
+        staleness = [line["staleness/max"] for line in run.log_lines("trainer") if "staleness/max" in line]
+    assert mean(rewards[:5]) < 0.2
+    assert mean(rewards[-5:]) > 0.8
+    assert max(staleness) > 0, "groups made ahead of the trainer say which policy made them"
+
+
+def test_a_reasoning_gym_task(model: Path, tmp_path: Path) -> None:
+    """Most texts have the letter once: the policy finds out that `1` is mostly right."""
+    pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
+    place = EnvironmentConfig(
+        name="counting",
+        entry="reasoning-gym:letter_counting",
+        config={
+            "group_size": 16,
+            "concurrency": 8,
+            "max_tokens": 2,
+            "system_prompt": "",
+            "whole_text_is_answer": True,
+            "task_config": {"min_words": 1, "max_words": 2},
+        },
+    )
+    with running(tmp_path, model, place, max_tokens=128, steps=40) as run:
+        rewards = learn(run)
+    assert mean(rewards[:5]) < 0.2
+    assert mean(rewards[-5:]) > 0.5
