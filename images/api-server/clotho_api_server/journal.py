@@ -121,8 +121,11 @@ class Journal:
         except Exception as error:  # a full disk or a mistake of ours: nothing of this commit has happened
             log.exception("could not write; %d changes were undone", len(changes))
             self._undo()
+            reason = (
+                StorageError(f"could not write to the disk: {error}") if isinstance(error, sqlite3.Error) else error
+            )
             for change in changes:
-                change.fail(StorageError(f"could not write to the disk: {error}"))
+                change.fail(reason)
 
     def _undo(self) -> None:
         if self._db.in_transaction:
