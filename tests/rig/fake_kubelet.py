@@ -45,8 +45,8 @@ class FakeKubelet:
     async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        (outcome,) = await asyncio.gather(self._task, return_exceptions=True)
+        assert isinstance(outcome, asyncio.CancelledError), f"the pretended kubelet died: {outcome!r}"
         for pod in await self._cluster.all("pods"):
             with contextlib.suppress(ApiError):
                 await self._cluster.delete("pods", pod["metadata"]["name"], gracePeriodSeconds=0)

@@ -46,15 +46,24 @@ class Synchroniser:
         self._scopes: tuple[str | None, ...] = namespaces or (None,)
         self.is_synced = False
 
+    async def wait_until_served(self) -> None:
+        """The API server may not be up yet, or the CRD not installed."""
+        while True:
+            try:
+                await self._client.list(RESOURCES["TrainingRun"].folder(self._scopes[0]), _Page[Child], {"limit": "1"})
+                return
+            except NotFound as error:
+                log.error("is the CRD %s installed? (kubectl apply -f crds/): %s", PLURAL, error)
+            except ApiError as error:
+                log.error("cannot list, trying again in %g s: %s", RETRY_SECONDS, error)
+            await asyncio.sleep(RETRY_SECONDS)
+
     async def prime(self) -> None:
-        """List everything until it works: the API server may not be up yet, or the CRD not installed."""
+        """List everything. Only with watches already open is nothing lost between the list and the watch."""
         while not self.is_synced:
             try:
                 await asyncio.gather(*(self._fill(kind, scope) for kind in KINDS for scope in self._scopes))
                 self.is_synced = True
-            except NotFound as error:
-                log.error("is the CRD %s installed? (kubectl apply -f crds/): %s", PLURAL, error)
-                await asyncio.sleep(RETRY_SECONDS)
             except ApiError as error:
                 log.error("cannot list, trying again in %g s: %s", RETRY_SECONDS, error)
                 await asyncio.sleep(RETRY_SECONDS)

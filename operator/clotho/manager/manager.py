@@ -36,7 +36,7 @@ from clotho_contract.serving import add_health_routes
 log = logging.getLogger(__name__)
 HUNG_SECONDS = 300.0  # a pass takes milliseconds; even one whose every request times out is over long before
 DRAIN_SECONDS = 10.0
-RELIST_PAUSE_SECONDS = 30.0
+RELIST_PAUSE_SECONDS = 2.0
 
 
 class Manager:
@@ -92,9 +92,8 @@ class Manager:
         _on_signal(stop.set)
         server = await self._serve()
         try:
-            await _first_of(stop.wait(), self.sync.prime())
+            await _first_of(stop.wait(), self.sync.wait_until_served())
             if not stop.is_set():
-                log.info("caches filled: %d runs, %d pods", len(self.store.runs), len(self.store.pods))
                 await self.watching.start()
                 _on_signal(stop.set)  # Kopf has just installed its own; what writes must end before what watches
                 await self._work_until(stop)
@@ -119,6 +118,9 @@ class Manager:
                 raise failure
 
     async def _lead(self) -> None:
+        await self.watching.open.wait()
+        await self.sync.prime()
+        log.info("caches filled: %d runs, %d pods", len(self.store.runs), len(self.store.pods))
         if self._settings.lease.enabled:
             await self.election.run(self._leadership_changed)
         else:

@@ -40,12 +40,20 @@ class _NoMemory(kopf.DiffBaseStorage, kopf.ProgressStorage):
 
 
 class Watching:
-    """`last_event[kind]` is the time of the newest event; `relisted` is set when Kopf had to start a watch anew."""
+    """`open`: every watch is established, so that nothing which happens from now on is missed.
+
+    `relisted`: a watch had to start anew; deletions during the break are reported by nobody.
+    `last_event[kind]`: the time of the newest event.
+    """
 
     def __init__(self, store: Store, credentials: Credentials, namespaces: tuple[str, ...]) -> None:
         self._store, self._credentials, self._namespaces = store, credentials, namespaces
         self.last_event: dict[Kind, float] = dict.fromkeys((*WATCHED_CHILDREN, "TrainingRun"), time.monotonic())
+        self.open = asyncio.Event()
         self.relisted = asyncio.Event()
+        scopes = namespaces or (None,)
+        self._awaited = {RESOURCES[kind].folder(scope) for kind in self.last_event for scope in scopes}
+        self._watched = frozenset(self._awaited)
         self._stop = asyncio.Event()
         self._tasks: Collection[asyncio.Task[Any]] = ()
         self._foreign: Collection[asyncio.Task[Any]] = ()
@@ -84,8 +92,6 @@ class Watching:
     def _handler(self, kind: Kind) -> Any:
         async def handle(event: Any, **_: Any) -> None:
             self.last_event[kind] = time.monotonic()
-            if event["type"] is None:
-                self.relisted.set()
             with contextlib.suppress(KeyError):  # an object without a name is not one of ours
                 self._store.handle_event(kind, event["type"] == "DELETED", event["object"])
 
@@ -95,11 +101,26 @@ class Watching:
     async def _log_in(self, **_: Any) -> kopf.AiohttpSession:
         """Called at the start, and again whenever the server no longer takes the token."""
         self._credentials.forget_token()
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(self._answered)
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=self._credentials.tls or False),
             headers=self._credentials.headers(),
+            trace_configs=[trace],
         )
         return kopf.AiohttpSession(server=self._credentials.server, aiohttp_session=session)
+
+    async def _answered(self, _: object, __: object, answer: aiohttp.TraceRequestEndParams) -> None:
+        """Kopf lists and then watches each kind; it does not say so, but its requests do."""
+        path, is_watch = answer.url.path, "watch" in answer.url.query
+        if answer.response.status != 200 or path not in self._watched:
+            return
+        if is_watch:
+            self._awaited.discard(path)
+            if not self._awaited:
+                self.open.set()
+        elif path not in self._awaited:
+            self.relisted.set()
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()
