@@ -5,9 +5,10 @@ set -eu
 out=${1:-.local/h200-packages}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-uv pip install --quiet --target "$work/packages" --no-deps --only-binary :all: \
+uv export --quiet --frozen --no-hashes --no-dev --extra trainer --no-emit-project > "$work/locked.txt"
+uv pip install --quiet --link-mode copy --constraint "$work/locked.txt" --target "$work/packages" --no-deps --only-binary :all: \
     --python-platform x86_64-manylinux_2_28 --python-version 3.12 \
-    'trl==1.16.*' 'peft>=0.21' 'datasets>=5' pyarrow pandas aiohttp msgspec prometheus-client \
+    trl peft datasets pyarrow pandas aiohttp msgspec prometheus-client \
     multidict yarl frozenlist aiosignal propcache aiohappyeyeballs attrs \
     dill multiprocess xxhash python-dateutil six tzdata pytz requests urllib3 charset-normalizer certifi jinja2 markupsafe
 cd "$work/packages"

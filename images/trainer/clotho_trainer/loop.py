@@ -67,6 +67,7 @@ class TrainingLoop:
         await self._save()
         step, total = self._backend.version, self._config.training.steps
         if step < total:
+            self._board.enter("waiting")
             return Termination(reason="Stopped", message=f"stopped and saved after step {step} of {total}", step=step)
         self._board.enter("finished")
         return Termination(reason="Finished", message=f"all {total} steps are done and saved", step=step)
@@ -129,7 +130,14 @@ class TrainingLoop:
         step = backend.version
         self._board.report(step, figures)
         self._tracker.log(step, figures, self._samples(batch) if self._tracker.wants_samples(step) else [])
-        log.info("step %d of %d", step, self._config.training.steps, extra=_rounded(figures))
+        log.info(
+            "step %d of %d: reward %.3g, loss %.3g",
+            step,
+            self._config.training.steps,
+            figures.get("reward/mean", 0.0),
+            figures.get("loss", 0.0),
+            extra=_rounded(figures),
+        )
 
     def _samples(self, batch: Batch) -> list[Sample]:
         text = self._backend.decode

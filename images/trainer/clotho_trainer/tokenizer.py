@@ -15,7 +15,7 @@ def load_tokenizer(model: Model) -> Any:
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(model.name, revision=model.revision, padding_side="left")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # readers of damaged files raise whatever they like
         raise unreadable(model, "tokenizer", error) from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:

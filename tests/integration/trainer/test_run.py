@@ -15,7 +15,6 @@ from msgspec import structs
 
 from clotho_contract.config import RunConfig, render
 from clotho_contract.settings import Wandb
-from clotho_contract.termination import Termination
 from clotho_trainer.app import Options, train
 from integration.trainer.api_stand_in import TOKEN, api_server
 from integration.trainer.tiny import config, groups, with_model
@@ -62,7 +61,9 @@ async def test_a_run_from_the_first_step_to_the_last_words(model: Path, tmp_path
         api.on_acknowledge = lambda step: looks.append(asyncio.ensure_future(look(step))) if step == 3 else None
         end = await train(chosen)
         await asyncio.gather(*looks)
-    assert end == Termination(reason="Finished", message="all 5 steps are done and saved", step=5)
+    assert (end.reason, end.message, end.step) == ("Finished", "all 5 steps are done and saved", 5)
+    assert end.progress is not None
+    assert end.progress.state == "finished"
     assert api.acknowledged == [1, 2, 3, 4, 5]
     assert api.checkpointed == [2, 4, 5]
     assert api.registrations[0]["batch_size"] == 8
@@ -98,7 +99,7 @@ async def test_a_stop_saves_and_says_so(model: Path, tmp_path: Path) -> None:
     async with api_server([groups(seed) for seed in range(3)]) as api:
         api.on_acknowledge = lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 3 else None
         end = await train(options(at(config(model, steps=100), api.url), tmp_path))
-    assert end == Termination(reason="Stopped", message="stopped and saved after step 3 of 100", step=3)
+    assert (end.reason, end.message, end.step) == ("Stopped", "stopped and saved after step 3 of 100", 3)
     assert (tmp_path / "data" / "checkpoints" / "step-00000003").is_dir()
 
 
