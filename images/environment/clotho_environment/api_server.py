@@ -41,17 +41,9 @@ class Registration(Struct, frozen=True):
     min_batch_allocation: float | None = None
 
 
-class Registered(Struct, frozen=True):
-    env_id: int
-    num_steps: int = -1
-    starting_step: int = 0
-
-
 class _RegisterAnswer(Struct, frozen=True):
     status: str = ""
     env_id: int | None = None
-    num_steps: int | None = None
-    starting_step: int | None = None
 
 
 class _Step(Struct, frozen=True):
@@ -69,27 +61,26 @@ class ApiServer:
         self._session = session
         self._base_url = base_url.rstrip("/")
         self._registration = registration
-        self._registered: Registered | None = None
+        self._env_id: int | None = None
         self._registering = asyncio.Lock()
-        self.is_reachable = False
-        self.seconds_held_back = 0.0
+        self._is_reachable = True
 
     @property
     def is_registered(self) -> bool:
-        return self._registered is not None
+        return self._env_id is not None
 
-    async def register(self) -> Registered:
-        """Returns once the trainer has registered too: before that the server asks environments to wait."""
+    async def register(self) -> int:
+        """Our id. Returns once the trainer has registered too: before that the server asks environments to wait."""
         async with self._registering:
-            if self._registered is not None:
-                return self._registered
+            if self._env_id is not None:
+                return self._env_id
             body = msgspec.json.encode(self._registration)
             for delay in backoff(first=0.2, cap=2.0):
                 answer = _decode(await self._call("POST", "/register-env", body), _RegisterAnswer)
                 if answer.env_id is not None:
-                    self._registered = Registered(answer.env_id, answer.num_steps or -1, answer.starting_step or 0)
+                    self._env_id = answer.env_id
                     log.info("registered with the API server", extra={"env_id": answer.env_id})
-                    return self._registered
+                    return answer.env_id
                 log.info("the API server asks to wait: %s", answer.status or "no environment id in its answer")
                 await asyncio.sleep(delay)
             raise AssertionError("backoff never ends")
@@ -107,9 +98,9 @@ class ApiServer:
 
     async def disconnect(self) -> None:
         """Best effort: the server would find out by itself, only later."""
-        if self._registered is None:
+        if self._env_id is None:
             return
-        body = _identify(self._registered.env_id)
+        body = _identify(self._env_id)
         try:
             async with asyncio.timeout(5):
                 await self._call_once("POST", "/disconnect-env", body)
@@ -118,18 +109,18 @@ class ApiServer:
 
     async def _call_registered(self, method: str, path: str, body_for: Callable[[int], bytes]) -> bytes:
         for delay in backoff():
-            registered = await self.register()
+            env_id = await self.register()
             try:
-                return await self._call(method, path, body_for(registered.env_id))
+                return await self._call(method, path, body_for(env_id))
             except _UnknownEnvironmentError:
-                self._forget(registered)
+                self._forget(env_id)
                 await asyncio.sleep(delay)
         raise AssertionError("backoff never ends")
 
-    def _forget(self, registered: Registered) -> None:
-        if self._registered is registered:
+    def _forget(self, env_id: int) -> None:
+        if self._env_id == env_id:
             log.warning("the API server does not know this environment any more; registering again")
-            self._registered = None
+            self._env_id = None
 
     async def _call(self, method: str, path: str, body: bytes) -> bytes:
         for delay in backoff():
@@ -139,14 +130,12 @@ class ApiServer:
                 self._mark_unreachable(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(delay)
                 continue
-            if status == HTTPStatus.TOO_MANY_REQUESTS:
-                await self._hold_back(retry_after(headers) or delay)
-            elif status >= 400:
-                self._mark_unreachable(f"{status} {answer[:200].decode(errors='replace')}")
-                await asyncio.sleep(retry_after(headers) or delay)
-            else:
-                self.is_reachable = True
+            if status < 400:
+                self._is_reachable = True
                 return answer
+            if status != HTTPStatus.TOO_MANY_REQUESTS:  # which is back-pressure: all is well, only full
+                self._mark_unreachable(f"{status} {answer[:200].decode(errors='replace')}")
+            await asyncio.sleep(retry_after(headers) or delay)
         raise AssertionError("backoff never ends")
 
     async def _call_once(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
@@ -164,15 +153,10 @@ class ApiServer:
             raise InvalidGroupError(problem) if path == "/scored_data" else ApiServerRefusedError(problem)
         return response.status, response.headers, answer
 
-    async def _hold_back(self, seconds: float) -> None:
-        self.is_reachable = True
-        self.seconds_held_back += seconds
-        await asyncio.sleep(seconds)
-
     def _mark_unreachable(self, problem: str) -> None:
-        if self.is_reachable:
+        if self._is_reachable:
             log.warning("the API server does not answer, trying again: %s", problem)
-        self.is_reachable = False
+        self._is_reachable = False
 
 
 def _identify(env_id: int) -> bytes:

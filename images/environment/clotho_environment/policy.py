@@ -1,7 +1,6 @@
 """The policy under training, as environments see it: ask it for samples, get text and everything training needs."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,6 @@ from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_environment.completion import AnswerError, Completion, Message, read_generate, read_openai
 from clotho_environment.conversation import Conversation
 from clotho_environment.retry import backoff, retry_after
-
-log = logging.getLogger(__name__)
 
 Reader = Callable[[bytes, int | None], list[Completion]]
 Ask = Callable[[int], Awaitable[list[Completion]]]

@@ -148,3 +148,12 @@ async def test_everything_else_passes_through(gateway, child, inference):
         assert response.headers["X-Clotho-Policy-Version"] == "3"
         assert (await response.json())["choices"][0]["text"] == "h" * 8
     assert inference.bodies == [{"prompt": "hi", "max_tokens": 1}]
+
+
+async def test_a_registered_child_that_falls_silent_is_unhealthy(gateway, child):
+    gateway._last_activity -= 1000
+    assert gateway.unhealthy() is None, "loading data before it registers may take long"
+    await register(child, gateway)
+    assert gateway.unhealthy() is None
+    gateway._last_activity -= 1000
+    assert gateway.unhealthy() == "the environment has said nothing for 1000 s"

@@ -44,7 +44,7 @@ async def serve_atropos(
         gateway = Gateway(session, telemetry, inference=endpoints.inference, api_server=endpoints.api_server)
         async with (
             gateway.listening(),
-            status_server(port, healthy=lambda: None, ready=gateway.unready, registry=telemetry.registry),
+            status_server(port, healthy=gateway.unhealthy, ready=gateway.unready, registry=telemetry.registry),
         ):
             config = render_serve(
                 run,

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -22,6 +23,7 @@ from clotho_environment.telemetry import Telemetry
 log = logging.getLogger(__name__)
 
 BODY_LIMIT: Final = 1024**3
+SILENCE_SECONDS: Final = 300.0
 _HOLD: Final = (408, 429, 500, 502, 503, 504)
 _PASSED_ON: Final = ("Content-Type", POLICY_VERSION_HEADER)
 
@@ -43,6 +45,7 @@ class Gateway:
         self._registration: bytes | None = None
         self._env_id: int | None = None
         self._away: set[str] = set()
+        self._last_activity = time.monotonic()
         self.address = ""
         self.groups_sent = 0
         self.refusal: str | None = None
@@ -54,6 +57,12 @@ class Gateway:
     @property
     def inference(self) -> str:
         return self.address + "/inference"
+
+    def unhealthy(self) -> str | None:
+        """A registered environment asks for the status ten times a second; requests that we hold back count too."""
+        silence = time.monotonic() - self._last_activity
+        is_silent = self._env_id is not None and silence > SILENCE_SECONDS
+        return f"the environment has said nothing for {silence:.0f} s" if is_silent else None
 
     def unready(self) -> str | None:
         return "the environment has not registered" if self._env_id is None else None
@@ -170,6 +179,7 @@ class Gateway:
     async def _call(self, side: str, method: str, path: str, body: bytes = b"") -> "_Answer":
         """Wait for as long as the other side is away or full: Atropos would end, or lose the group."""
         for delay in backoff():
+            self._last_activity = time.monotonic()
             try:
                 answer = await self._send(side, method, path, body)
             except (aiohttp.ClientError, TimeoutError) as error:

@@ -1,0 +1,65 @@
+"""Environments of reasoning-gym and verifiers, through `process` and a stand-in for the policy."""
+
+import json
+
+import pytest
+
+from integration.environment.commands import command
+from integration.environment.stand_ins import InferenceStandIn, started
+
+
+@pytest.fixture
+async def inference():
+    stand_in = InferenceStandIn()
+    async with started(stand_in):
+        yield stand_in
+
+
+def process(folder, inference, entry, *settings):
+    fields = [argument for setting in settings for argument in ("--set", setting)]
+    arguments = ["--entry", entry, "--base-url", inference.url, "--tokens", "--groups", "2"]
+    return command(folder, "process", *arguments, *fields)
+
+
+async def groups_of(running):
+    assert await running.wait() == 0, running.log
+    return [json.loads(line) for line in running.output.splitlines()]
+
+
+async def test_reasoning_gym_scores_what_stands_between_the_tags(tmp_path, inference):
+    pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
+    inference.reply = lambda _: "I count. <answer>1</answer>"
+    settings = ["group_size=2", "task_config={min_words: 1, max_words: 1}"]
+    async with process(tmp_path, inference, "reasoning-gym:letter_counting", *settings) as running:
+        groups = await groups_of(running)
+    assert {score for group in groups for score in group["scores"]} <= {0.0, 1.0}
+    assert groups[0]["messages"][0][0]["role"] == "system"
+    assert groups[0]["messages"][0][-1] == {"role": "assistant", "content": "I count. <answer>1</answer>"}
+
+
+async def test_reasoning_gym_settings_that_do_not_fit_are_said(tmp_path, inference):
+    pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
+    async with process(tmp_path, inference, "reasoning-gym:letter_counting", "task_config={words: 1}") as running:
+        assert await running.wait() == 1
+    assert running.last_words["reason"] == "EnvironmentFailed"
+    assert "'words'" in running.last_words["message"]
+
+
+async def test_a_verifiers_taskset_is_played_and_scored_by_its_own_rewards(tmp_path, inference):
+    pytest.importorskip("verifiers", reason="the extra environment-verifiers is not installed")
+    inference.reply = lambda prompt: "AB" if "ab" in prompt else prompt
+    async with process(tmp_path, inference, "verifiers:shout-v1", "group_size=2", "max_tokens=5") as running:
+        groups = await groups_of(running)
+    assert sorted(tuple(group["scores"]) for group in groups) == [(0.0, 0.0), (1.0, 1.0)]
+    (missed,) = [group for group in groups if group["scores"] == [0.0, 0.0]]
+    assert missed["masks"] == [[-100] * len("say ab") + [ord("A"), ord("B")]] * 2
+    assert missed["generation_params"] == {"policy_version": 3}
+    assert inference.bodies[0]["max_tokens"] == 5
+    assert inference.bodies[0]["messages"][0] == {"role": "system", "content": "be loud"}
+
+
+async def test_an_unknown_verifiers_taskset_is_named(tmp_path, inference):
+    pytest.importorskip("verifiers", reason="the extra environment-verifiers is not installed")
+    async with process(tmp_path, inference, "verifiers:no-such-taskset") as running:
+        assert await running.wait() == 1
+    assert "verifiers finds no taskset no-such-taskset" in running.last_words["message"]
