@@ -1,0 +1,193 @@
+"""The writer: what it sends, what it remembers, and what it does when the answer is no, or does not come."""
+
+from typing import Any
+
+import pytest
+
+from clotho.cluster.apply import NotLeader, Writer
+from clotho.cluster.cache import RunKey
+from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Transient
+from clotho.cluster.store import Store
+from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey
+from rig.objects import UID, Body, a_run, pod_body, run_body
+
+RUN = RunKey("ns", "r")
+POD, POLICY = ObjectKey("Pod", "r-trainer"), ObjectKey("NetworkPolicy", "r")
+
+
+class FakeApi:
+    """Answers from `outcomes` by verb and path, else with the object itself; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.bodies: list[Any] = []
+        self.outcomes: dict[tuple[str, str], ApiError | Body] = {}
+
+    def _answer(self, verb: str, path: str, body: Any = None) -> Body:
+        self.asked.append((verb, path))
+        self.bodies.append(body)
+        outcome = self.outcomes.get((verb, path), body)
+        if isinstance(outcome, ApiError):
+            raise outcome
+        assert isinstance(outcome, dict)
+        return outcome
+
+    async def get(self, path: str, _: object) -> Body:
+        return self._answer("get", path)
+
+    async def create(self, path: str, body: Body, _: object, **__: str) -> Body:
+        return self._answer("create", path, body)
+
+    async def patch(self, path: str, body: Body, *_: object, **__: str) -> Body:
+        return self._answer("patch", path, body)
+
+    async def replace(self, path: str, body: Body, _: object, **__: str) -> Body:
+        return self._answer("replace", path, body)
+
+    async def delete(self, path: str, body: Body, _: object) -> Body:
+        return self._answer("delete", path, body)
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.api, self.store, self.leads = FakeApi(), Store(), True
+        self.writer = Writer(self.api, self.store, lambda: self.leads)  # type: ignore[arg-type]
+
+    async def do(self, *actions: Action) -> None:
+        await self.writer.carry_out(a_run(), actions)
+
+
+def create_pod() -> Create:
+    return Create(key=POD, manifest=pod_body("trainer", 7))
+
+
+def apply_policy() -> Apply:
+    labels = {"clotho.dev/run": "r", "clotho.dev/run-uid": UID}
+    metadata = {"name": "r", "namespace": "ns", "uid": "p", "resourceVersion": "3", "labels": labels}
+    return Apply(key=POLICY, manifest={"kind": "NetworkPolicy", "metadata": metadata})
+
+
+PODS, POD_PATH = "/api/v1/namespaces/ns/pods", "/api/v1/namespaces/ns/pods/r-trainer"
+POLICY_PATH = "/apis/networking.k8s.io/v1/namespaces/ns/networkpolicies/r"
+
+
+async def test_what_was_written_is_seen_at_once() -> None:
+    rig = Rig()
+    await rig.do(apply_policy(), create_pod())
+    assert [pod.name for pod in rig.store.pods_of(RUN, UID)] == ["r-trainer"]
+    assert POLICY in rig.store.objects_of(RUN, UID)
+
+
+async def test_no_pod_without_its_network_policy() -> None:
+    rig = Rig()
+    rig.api.outcomes["patch", POLICY_PATH] = Transient("patch", "down", 500)
+    with pytest.raises(Transient):
+        await rig.do(apply_policy(), create_pod())
+    assert rig.api.asked == [("patch", POLICY_PATH)]
+
+
+async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
+    rig = Rig()
+    rig.leads = False
+    with pytest.raises(NotLeader):
+        await rig.do(create_pod())
+    with pytest.raises(NotLeader):
+        await rig.writer.write_status(a_run(), a_run().status)
+    assert rig.api.asked == []
+
+
+async def test_our_own_earlier_creation_counts_as_success() -> None:
+    rig = Rig()
+    rig.api.outcomes["create", PODS] = AlreadyExists("create", "exists", 409)
+    rig.api.outcomes["get", POD_PATH] = pod_body("trainer", 9)
+    await rig.do(create_pod())
+    assert [pod.metadata.resource_version for pod in rig.store.pods_of(RUN, UID)] == ["9"]
+
+
+async def test_a_name_taken_by_another_run_does_not() -> None:
+    rig = Rig()
+    foreign = pod_body("trainer", 9)
+    foreign["metadata"]["labels"]["clotho.dev/run-uid"] = "another"
+    rig.api.outcomes["create", PODS] = AlreadyExists("create", "exists", 409)
+    rig.api.outcomes["get", POD_PATH] = foreign
+    with pytest.raises(AlreadyExists):
+        await rig.do(create_pod())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_permanent"), [(Invalid("c", "bad", 422), True), (Forbidden("c", "quota", 403), False)]
+)
+async def test_a_refusal_is_remembered_until_it_is_taken(error: ApiError, is_permanent: bool) -> None:
+    rig = Rig()
+    rig.api.outcomes["create", PODS] = error
+    with pytest.raises(type(error)):
+        await rig.do(create_pod())
+    refusal = rig.writer.refusals(a_run())[POD]
+    assert (refusal.message, refusal.is_permanent) == (error.message, is_permanent)
+    del rig.api.outcomes["create", PODS]
+    await rig.do(create_pod())
+    assert rig.writer.refusals(a_run()) == {}
+
+
+async def test_a_write_without_an_answer_is_looked_up_before_the_next_plan() -> None:
+    rig = Rig()
+    rig.api.outcomes["create", PODS] = Transient("create", "time-out")
+    with pytest.raises(Transient):
+        await rig.do(create_pod())
+    rig.api.outcomes["get", POD_PATH] = pod_body("trainer", 9)
+    await rig.writer.settle(RUN)
+    assert len(rig.store.pods_of(RUN, UID)) == 1
+    rig.api.asked.clear()
+    await rig.writer.settle(RUN)
+    assert rig.api.asked == [], "looked up once"
+
+
+async def test_random_keys_are_filled_and_differ() -> None:
+    rig, key = Rig(), ObjectKey("Secret", "r")
+    metadata = {"name": "r", "namespace": "ns", "uid": "s", "resourceVersion": "1"}
+    secret = Create(key=key, manifest={"metadata": metadata, "data": {"run.yaml": ""}}, random_keys=("A", "B"))
+    await rig.do(secret)
+    data = rig.api.bodies[0]["data"]
+    assert set(data) == {"A", "B", "run.yaml"}
+    assert data["A"] != data["B"]
+    assert len(data["A"]) > 40
+    assert "A" not in secret.manifest["data"], "no token passes through a plan"
+
+
+def delete_pod() -> Delete:
+    return Delete(key=POD, uid="uid-trainer", resource_version="7", grace_seconds=5)
+
+
+async def test_a_deletion_names_the_very_object() -> None:
+    rig = Rig()
+    await rig.do(create_pod())
+    terminating = pod_body("trainer", 8)
+    terminating["metadata"]["deletionTimestamp"] = "2026-11-15T12:00:00Z"
+    rig.api.outcomes["delete", POD_PATH] = terminating
+    await rig.do(delete_pod())
+    options = rig.api.bodies[-1]
+    assert (options.preconditions.uid, options.preconditions.resource_version) == ("uid-trainer", "7")
+    assert options.grace_period_seconds == 5
+    assert [pod.is_terminating for pod in rig.store.pods_of(RUN, UID)] == [True]
+
+
+async def test_deleting_what_is_gone_is_success() -> None:
+    rig = Rig()
+    await rig.do(create_pod())
+    for verb in ("delete", "get"):
+        rig.api.outcomes[verb, POD_PATH] = NotFound(verb, "gone", 404)
+    await rig.do(delete_pod())
+    assert rig.store.pods_of(RUN, UID) == ()
+
+
+async def test_a_conflict_refreshes_the_cache_and_is_raised() -> None:
+    rig = Rig()
+    rig.store.handle_event("TrainingRun", False, run_body(1))
+    path = "/apis/clotho.dev/v1alpha1/namespaces/ns/trainingruns/r"
+    rig.api.outcomes["replace", f"{path}/status"] = Conflict("replace", "changed", 409)
+    rig.api.outcomes["get", path] = run_body(5)
+    with pytest.raises(Conflict):
+        await rig.writer.write_status(a_run(), a_run().status)
+    fresh = rig.store.run(RUN)
+    assert fresh is not None
+    assert fresh.metadata.resource_version == "5"
