@@ -17,7 +17,7 @@ def dns(upstreams: list[str]) -> list[Manifest]:
     metadata = {"name": "coredns", "namespace": "kube-system", "labels": LABELS}
     forward = f"forward . {' '.join(upstreams)}\n" if upstreams else ""
     corefile = (
-        ".:1053 {\n health\n ready\n errors\n cache 5\n"
+        ".:53 {\n health\n ready\n errors\n cache 5\n"
         f" kubernetes cluster.local in-addr.arpa {{\n  pods insecure\n  ttl 5\n }}\n {forward}}}\n"
     )
     return [
@@ -48,8 +48,8 @@ def dns(upstreams: list[str]) -> list[Manifest]:
                 "clusterIP": DNS_ADDRESS,
                 "selector": LABELS,
                 "ports": [
-                    {"name": "dns", "port": 53, "targetPort": 1053, "protocol": "UDP"},
-                    {"name": "dns-tcp", "port": 53, "targetPort": 1053, "protocol": "TCP"},
+                    {"name": "dns", "port": 53, "protocol": "UDP"},
+                    {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
                 ],
             },
         },
@@ -82,7 +82,12 @@ def _dns_deployment(metadata: Manifest) -> Manifest:
                     "serviceAccountName": "coredns",
                     "dnsPolicy": "Default",
                     "priorityClassName": "system-cluster-critical",
-                    "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+                    "securityContext": {
+                        "runAsNonRoot": True,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                        # Policies see the pod's port, and everybody's policies allow 53.
+                        "sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "53"}],
+                    },
                     "containers": [container],
                     "volumes": [{"name": "config", "configMap": {"name": "coredns"}}],
                 },

@@ -25,7 +25,7 @@ from clotho_contract.names import (
 )
 
 REVISION: Final = (
-    "1"  # raise it when service(), network_policy() or disruption_budget() change: live runs get the new one
+    "2"  # raise it when service(), network_policy() or disruption_budget() change: live runs get the new one
 )
 CONFIG_KEY: Final = "run.yaml"
 RANDOM_KEYS: Final = (TOKEN_VARIABLE, ADMIN_TOKEN_VARIABLE)
@@ -77,9 +77,22 @@ def network_policy(run: TrainingRun) -> Manifest:
             "egress": [
                 _egress_to(run, API_SERVER, API_SERVER_PORT),
                 _egress_to(run, TRAINER, INFERENCE_PORT),
-                {"ports": [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]},
+                _egress_to_dns(),
             ],
         },
+    }
+
+
+def _egress_to_dns() -> Manifest:
+    """Only the cluster's own: a port that is open to the world carries more than names."""
+    cluster_dns = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    }
+    node_local_dns = {"ipBlock": {"cidr": "169.254.20.10/32"}}
+    return {
+        "to": [cluster_dns, node_local_dns],
+        "ports": [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")],
     }
 
 
