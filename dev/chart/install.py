@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,15 @@ resources: [clotho.yaml]
 """
 
 
+class _GoYaml(yaml.SafeLoader):
+    """Reads 4e-05 as the number that Go means by it; YAML 1.1 would want 4.0e-05."""
+
+
+_GoYaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 class ChartError(Exception):
     """Helm refused; the message is Helm's."""
 
@@ -31,7 +41,7 @@ def template(helm: Path, chart: Path, *arguments: str, namespace: str = NAMESPAC
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ChartError(done.stderr.strip())
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+    return [document for document in yaml.load_all(done.stdout, _GoYaml) if document]  # noqa: S506 - a SafeLoader
 
 
 def manifest(helm: Path, chart: Path) -> str:

@@ -1,0 +1,97 @@
+"""The operator's rights against the API server's audit log: nothing was refused, and nothing is granted in vain."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clotho.cluster.apply import Writer
+from clotho.cluster.client import ApiClient
+from clotho.cluster.credentials import from_kubeconfig
+from clotho.cluster.kinds import RESOURCES
+from clotho.cluster.store import Store
+from clotho.plan.model import ObjectKey
+from cluster.control_plane import ControlPlane
+from rig.cluster_access import ClusterAccess
+from rig.fake_kubelet import FakeKubelet
+
+ANSWERED = ("ResponseStarted", "ResponseComplete")
+Right = tuple[str, str, str]  # group, resource with subresource, verb
+FINISHED = {"state": "finished", "step": 200, "totalSteps": 200, "checkpoint": {"step": 200, "path": "/ckpt/200"}}
+
+
+def granted(rules: Iterator[dict[str, Any]]) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def requests_of(log: Path, user: str) -> list[dict[str, Any]]:
+    """Answered ones; a watch is as soon as it is open."""
+    entries = [json.loads(line) for line in log.read_text().splitlines() if user in line]
+    return [e for e in entries if e["user"]["username"] == user and "objectRef" in e and e["stage"] in ANSWERED]
+
+
+def right(entry: dict[str, Any]) -> Right:
+    target = entry["objectRef"]
+    resource = target["resource"] + (f"/{target['subresource']}" if "subresource" in target else "")
+    return target.get("apiGroup", ""), resource, entry["verb"]
+
+
+@pytest.mark.parametrize("mode", ["cluster", "namespaced"])
+async def test_rights_are_exactly_what_is_used(
+    mode: str,
+    control_plane: ControlPlane,
+    install_chart: Any,
+    start_operator: Any,
+    cluster: ClusterAccess,
+    kubelet: FakeKubelet,
+    tmp_path: Path,
+) -> None:
+    scope = f"runs.namespaces={{{cluster.namespace}}}"
+    installed = install_chart(*([scope] if mode == "namespaced" else []))
+    operator = await start_operator(installed)
+    await live_through_everything(cluster, kubelet)
+    await operator.terminate()
+    await read_each_kind_again(installed.write_kubeconfig(tmp_path / "again.kubeconfig"), cluster.namespace)
+
+    assert control_plane.audit_log is not None
+    entries = requests_of(control_plane.audit_log, installed.user)
+    refused = {right(e) for e in entries if e["annotations"].get("authorization.k8s.io/decision") != "allow"}
+    assert refused == set()
+    made_by_apply = {
+        (*right(e)[:2], "create") for e in entries if e["verb"] == "patch" and e["responseStatus"]["code"] == 201
+    }
+    used = {right(e) for e in entries} | made_by_apply  # a patch that creates needs the right to create as well
+    assert granted(installed.rules()) - used == set(), "granted, but never asked for"
+    assert used - granted(installed.rules()) == set(), "allowed by another role"
+
+
+async def live_through_everything(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
+    """A run with claims, a budget, a crash, more steps, more environments, an end, and its expiry."""
+    await cluster.create_run("r", storage={"retain": False}, trainer={"disruptionBudget": True})
+    await cluster.until_phase("Running", "r")
+    pod = next(p for p in await cluster.pods("r") if p["metadata"]["name"].endswith("-trainer"))
+    await kubelet.fail(pod)
+    await cluster.until("restarted", lambda run: run["status"].get("restarts", 0) > 0, "r")
+    await cluster.until_phase("Running", "r")
+    await cluster.change_run("r", training={"steps": 200})
+    await cluster.until("told of more steps", lambda run: run["status"]["observedGeneration"] == 2, "r")
+    kubelet.progress = FINISHED
+    await cluster.until_phase("Completed", "r")
+    await cluster.change_run("r", ttlSecondsAfterFinished=0)
+    await cluster.until_gone("trainingruns", "r")
+
+
+async def read_each_kind_again(kubeconfig: Path, namespace: str) -> None:
+    """What the operator does after an answer that was lost: it looks the object up by name."""
+    async with ApiClient(from_kubeconfig(kubeconfig)) as client:
+        writer = Writer(client, Store(), lambda: True)
+        for kind in RESOURCES:
+            assert await writer.refresh(namespace, ObjectKey(kind, "not-there")) is None

@@ -1,0 +1,177 @@
+"""What the chart renders for which values, and what it refuses; the API server has the last word on validity."""
+
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from chart import generate
+from chart.install import ChartError
+from cluster.kubectl import Kubectl
+
+Manifest = dict[str, Any]
+Render = Callable[..., list[Manifest]]
+EVERYTHING = (
+    "replicas=2",
+    "monitoring.dashboards.enabled=true",
+    "commonLabels.team=rl",
+    "podLabels.sidecar=none",
+    "images.pullSecrets={registry}",
+    "priorityClassName=system-cluster-critical",
+    "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring",
+    "nodeSelector.kind=cpu",
+)
+MONITORS = ("serviceMonitor", "podMonitor", "alerts")
+
+
+def kinds(objects: list[Manifest]) -> Counter[str]:
+    return Counter(item["kind"] for item in objects)
+
+
+def one(objects: list[Manifest], kind: str, name: str = "") -> Manifest:
+    found = [item for item in objects if item["kind"] == kind and name in item["metadata"]["name"]]
+    assert len(found) == 1, [item["metadata"]["name"] for item in found]
+    return found[0]
+
+
+def pod_of(objects: list[Manifest]) -> Manifest:
+    pod: Manifest = one(objects, "Deployment")["spec"]["template"]
+    return pod
+
+
+def test_lint(helm: Path) -> None:
+    done = subprocess.run([helm, "lint", "--strict", generate.CHART], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_install_manifest_is_up_to_date(helm: Path) -> None:
+    assert generate.stale(generate.install_files(helm)) == [], "run: make chart"
+
+
+def test_kustomize_base_is_the_manifest(kubectl: Kubectl) -> None:
+    built = list(yaml.safe_load_all(kubectl.run("kustomize", str(generate.ROOT / "install"))))
+    plain = list(yaml.safe_load_all((generate.ROOT / "install" / "clotho.yaml").read_text()))
+
+    def names(objects: list[Manifest]) -> list[tuple[str, str]]:
+        return sorted((item["kind"], item["metadata"]["name"]) for item in objects)
+
+    assert names(built) == names(plain)
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("replica=2", "additional properties 'replica' not allowed"),
+        ("settings.reconcile.worker=3", "additional properties 'worker' not allowed"),
+        ("monitoring.podMonitor.enable=true", "additional properties 'enable' not allowed"),
+        ("images.pullPolicy=Sometimes", "must be one of 'Always', 'IfNotPresent', 'Never'"),
+        ("replicas=two", "got string, want integer"),
+        ("runs.namespaces={Team_A}", "does not match pattern"),
+        ("networkPolicy.apiServerPorts={70000}", "maximum"),
+        ("settings.lease.durationSeconds=0", "minimum"),
+        ("resources.request.cpu=1", "additional properties 'request' not allowed"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(render: Render, value: str, complaint: str) -> None:
+    with pytest.raises(ChartError, match=re.escape(complaint)):
+        render(value)
+
+
+def test_crds_are_the_projects_and_stay_behind(render: Render) -> None:
+    ours = [yaml.safe_load(path.read_text()) for path in sorted((generate.ROOT / "crds").glob("*.yaml"))]
+    rendered = [item for item in render() if item["kind"] == "CustomResourceDefinition"]
+    assert [item["spec"] for item in rendered] == [item["spec"] for item in ours]
+    assert all(item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for item in rendered)
+    assert "annotations" not in one(render("crds.keep=false"), "CustomResourceDefinition")["metadata"]
+    assert kinds(render("crds.enabled=false"))["CustomResourceDefinition"] == 0
+
+
+@pytest.mark.parametrize("values", [(), ("runs.namespaces={a,b}",)])
+def test_no_role_has_a_wildcard(render: Render, values: tuple[str, ...]) -> None:
+    roles = [item for item in render(*values) if item["kind"] in ("Role", "ClusterRole")]
+    assert roles
+    for role in roles:
+        for rule in role["rules"]:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], role["metadata"]["name"]
+
+
+def test_namespaced_mode_has_no_cluster_wide_right(render: Render) -> None:
+    objects = render("runs.namespaces={team-a,team-b}", "rbac.aggregateRoles=false")
+    assert kinds(objects)["ClusterRole"] == kinds(objects)["ClusterRoleBinding"] == 0
+    granted = [item["metadata"]["namespace"] for item in objects if item["kind"] == "Role"]
+    assert sorted(granted) == ["clotho-system", "team-a", "team-b"]
+    variables = {v["name"]: v["value"] for v in pod_of(objects)["spec"]["containers"][0]["env"]}
+    assert variables["CLOTHO_WATCH_NAMESPACES"] == "team-a,team-b"
+
+
+def test_a_mirror_needs_one_value_and_a_pinned_image_another(render: Render) -> None:
+    digest = "registry.example/trainer@sha256:" + "0" * 64
+    objects = render("images.registry=mirror.example/clotho", "images.tag=1.2.3", f"images.trainer={digest}")
+    container = pod_of(objects)["spec"]["containers"][0]
+    variables = {v["name"]: v["value"] for v in container["env"]}
+    assert container["image"] == "mirror.example/clotho/operator:1.2.3"
+    assert variables["CLOTHO_IMAGES_API_SERVER"] == "mirror.example/clotho/api-server:1.2.3"
+    assert variables["CLOTHO_IMAGES_TRAINER"] == digest
+
+
+def test_large_numbers_reach_the_operator_as_they_are(render: Render) -> None:
+    objects = render("settings.reconcile.resyncSeconds=10000000", "settings.reconcile.workers=2000000")
+    variables = {v["name"]: v["value"] for v in pod_of(objects)["spec"]["containers"][0]["env"]}
+    assert variables["CLOTHO_RECONCILE_WORKERS"] == "2000000"
+    assert variables["CLOTHO_RECONCILE_RESYNC_SECONDS"] == "10000000"
+
+
+def test_a_disruption_budget_comes_with_the_second_replica(render: Render) -> None:
+    assert kinds(render())["PodDisruptionBudget"] == 0
+    assert one(render("replicas=2"), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+
+
+def test_monitoring_is_off_by_default(render: Render) -> None:
+    extra = {"ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap"}
+    assert not extra & kinds(render()).keys()
+    on = render(*(f"monitoring.{part}.enabled=true" for part in (*MONITORS, "dashboards")))
+    assert extra <= kinds(on).keys()
+
+
+def test_alerts_link_to_their_runbook(render: Render) -> None:
+    rules = one(render("monitoring.alerts.enabled=true"), "PrometheusRule")["spec"]["groups"]
+    links = [rule["annotations"]["runbook_url"] for group in rules for rule in group["rules"]]
+    assert all(re.search(r"docs/runbooks\.md#clotho[a-z]+$", link) for link in links)
+
+
+@pytest.mark.parametrize(
+    "values", [(), EVERYTHING, ("runs.namespaces={default}",)], ids=["default", "all", "namespaced"]
+)
+def test_the_api_server_takes_every_object(
+    kubectl: Kubectl, namespace: str, render: Render, values: tuple[str, ...]
+) -> None:
+    objects = render(*values, namespace=namespace)
+    kubectl.run(
+        "apply", "--server-side", "--dry-run=server", "--force-conflicts", "--validate=strict", "--filename=-",
+        stdin=yaml.safe_dump_all(objects),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("values", [(), EVERYTHING], ids=["default", "all"])
+def test_the_operators_pod_is_restricted(
+    kubectl: Kubectl, namespace: str, render: Render, values: tuple[str, ...]
+) -> None:
+    """The namespace enforces restricted Pod Security; a pod that breaks it would be refused."""
+    template = pod_of(render(*values, namespace=namespace))
+    spec = {k: v for k, v in template["spec"].items() if k not in ("serviceAccountName", "priorityClassName")}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator", "labels": {}}, "spec": spec}
+    kubectl.in_namespace(namespace).run("create", "--dry-run=server", "--filename=-", stdin=yaml.safe_dump(pod))
+
+
+def test_viewers_and_editors_get_every_kind(render: Render) -> None:
+    plurals = [
+        yaml.safe_load(p.read_text())["spec"]["names"]["plural"] for p in (generate.ROOT / "crds").glob("*.yaml")
+    ]
+    for role in ("viewer", "editor"):
+        granted = [r for rule in one(render(), "ClusterRole", role)["rules"] for r in rule["resources"]]
+        assert sorted(granted) == sorted(plurals)
