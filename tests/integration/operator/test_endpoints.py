@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -31,7 +32,7 @@ async def test_not_ready_before_the_caches_are_filled(
     cluster: ClusterAccess, proxy: MeddlingProxy, start_operator: StartOperator, tmp_path: Path
 ) -> None:
     nowhere = tmp_path / "nowhere.kubeconfig"
-    nowhere.write_text(proxy.kubeconfig.read_text().replace("127.0.0.1:", "127.0.0.1:1"))
+    nowhere.write_text(re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:1", proxy.kubeconfig.read_text()))
     operator = OperatorProcess(nowhere, tmp_path / "nowhere.log", {"CLOTHO_LEASE_NAMESPACE": cluster.namespace})
     async with operator:
         status, text = await operator.get("/readyz")
