@@ -2,12 +2,14 @@
 
 import argparse
 import asyncio
+import ctypes
 import fcntl
 import logging
 import os
 import signal
 import sqlite3
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -34,6 +36,8 @@ from clotho_contract.termination import Termination
 log = logging.getLogger(__name__)
 KEEP_ALIVE_SECONDS: Final = 75.0
 GRACE_SECONDS: Final = 20.0
+KEPT_BYTES: Final = 64 * 1024**2
+_M_TOP_PAD: Final = -2
 
 HELP: Final = f"""\
 Collects scored groups from environments and hands batches to the trainer, over Atropos' wire protocol.
@@ -160,9 +164,16 @@ async def serve(options: Options, settings: ServiceSettings, access: Access) -> 
     return app[SERVICE].state.step
 
 
+def keep_freed_memory() -> None:
+    """Megabytes come and go with every group: returning them to the kernel each time costs a sixth of the CPU."""
+    with suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).mallopt(_M_TOP_PAD, KEPT_BYTES)
+
+
 def main(arguments: list[str] | None = None) -> int:
     options = parse_options(sys.argv[1:] if arguments is None else arguments)
     logs.set_up()
+    keep_freed_memory()
     sys.setswitchinterval(0.001)  # a thread that checks a large body gives way to the event loop sooner
     try:
         settings, access, lock = settings_of(options), access_of(options), claim(options.data)
