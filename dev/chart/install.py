@@ -41,7 +41,7 @@ def template(helm: Path, chart: Path, *arguments: str, namespace: str = NAMESPAC
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ChartError(done.stderr.strip())
-    return [document for document in yaml.load_all(done.stdout, _GoYaml) if document]  # noqa: S506 - a SafeLoader
+    return [document for document in yaml.load_all(done.stdout, _GoYaml) if document]
 
 
 def manifest(helm: Path, chart: Path) -> str:

@@ -16,10 +16,14 @@ import (
 func main() {
 	decoder := json.NewDecoder(os.Stdin)
 	for {
-		object := &unstructured.Unstructured{}
-		if err := decoder.Decode(&object.Object); errors.Is(err, io.EOF) {
+		var document json.RawMessage
+		if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
 			return
 		} else if err != nil {
+			fail(err)
+		}
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(document); err != nil {
 			fail(err)
 		}
 		result, err := status.Compute(object)
