@@ -18,7 +18,6 @@ class ItemStream:
     async def next(self) -> Any:
         async with self._lock:
             for _ in range(2):
-                fresh = self._epoch is None
                 if self._epoch is None:
                     self._epoch = _iterate(self._environment.items())
                 try:
@@ -26,8 +25,6 @@ class ItemStream:
                 except StopAsyncIteration:
                     self._epoch = None
                     self.epochs += 1
-                    if fresh:
-                        break
                 except BaseException:
                     self._epoch = None  # a generator that raised is over; the next call starts a new one
                     raise

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from clotho_environment.entries import find_entry
+from clotho_environment.environment import InvalidConfigError, build
 from integration.environment.commands import command
 from integration.environment.stand_ins import InferenceStandIn, started
 
@@ -35,6 +37,13 @@ async def test_reasoning_gym_scores_what_stands_between_the_tags(tmp_path, infer
     assert {score for group in groups for score in group["scores"]} <= {0.0, 1.0}
     assert groups[0]["messages"][0][0]["role"] == "system"
     assert groups[0]["messages"][0][-1] == {"role": "assistant", "content": "I count. <answer>1</answer>"}
+
+
+def test_an_unknown_reasoning_gym_task_is_answered_with_those_there_are():
+    pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
+    entry = find_entry("reasoning-gym:leg_countin")
+    with pytest.raises(InvalidConfigError, match=r"config.task: .*no such task; it has: ab, "):
+        build(entry.kind, entry.preset)
 
 
 async def test_reasoning_gym_settings_that_do_not_fit_are_said(tmp_path, inference):

@@ -1,5 +1,6 @@
 """A policy learns from foreign environments: an Atropos file and reasoning-gym, through the real three processes."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import msgspec
 import pytest
 
 from clotho_contract.config import EnvironmentConfig
+from clotho_environment import Conversation, Policy
+from clotho_environment.connections import open_session
 from integration.environment.commands import ENVIRONMENTS, SOURCES
 from integration.loop.processes import TOKEN, Ports, Run, letters_config, tiny_model
 from trajectory_servers import ToolUnavailableError, atropos_python
@@ -57,6 +60,27 @@ def learn(run: Run) -> list[float]:
     rewards = [reward for _, reward in run.steps()]
     print({"first_five": round(mean(rewards[:5]), 3), "last_five": round(mean(rewards[-5:]), 3)})
     return rewards
+
+
+async def converse(run: Run) -> Conversation:
+    async with open_session(TOKEN) as session:
+        policy = Policy(session, run.config.endpoints.inference, model="tiny")
+        conversation = policy.conversation([{"role": "user", "content": "guess"}], max_tokens=3)
+        await conversation.reply()
+        conversation.say("wrong")
+        await conversation.reply()
+    return conversation
+
+
+def test_several_turns_with_the_real_policy_are_one_sequence(model: Path, tmp_path: Path) -> None:
+    """Unless a special token was sampled: text cannot carry it, so the template cannot repeat it."""
+    with running(tmp_path, model, EnvironmentConfig(name="letters", entry="letters")) as run:
+        conversations = [asyncio.run(converse(run)) for _ in range(12)]
+    for conversation in conversations:
+        first, last = conversation.turns
+        assert conversation.sequence.tokens == last.prompt_tokens + last.tokens
+        assert conversation.sequence.trained.count(True) in (len(last.tokens), len(first.tokens) + len(last.tokens))
+    assert any(c.sequence.trained.count(True) == sum(len(t.tokens) for t in c.turns) for c in conversations)
 
 
 def test_an_unchanged_atropos_environment(model: Path, tmp_path: Path) -> None:

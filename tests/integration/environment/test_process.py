@@ -1,11 +1,14 @@
 """`process` and `describe`: the quick look at an environment, without trainer or API server."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from aiohttp import web
 
-from integration.environment.commands import ENVIRONMENTS, command
+from integration.environment.commands import ENVIRONMENTS, SOURCES, command
 from integration.environment.stand_ins import InferenceStandIn, started
 
 KEY = "sk-a-key-of-somebody"
@@ -92,6 +95,18 @@ async def test_mistakes_on_the_command_line_are_explained(tmp_path):
         assert complaint in running.log
         assert "Traceback" not in running.log
         assert code == 1
+
+
+def test_nothing_heavy_is_imported_for_an_environment_of_our_own():
+    """A pod starts in a second, and the image needs no torch."""
+    program = (
+        "import sys; import clotho_environment.cli, clotho_environment.serve, clotho_environment.process\n"
+        "from clotho_environment.entries import find_entry; find_entry('letters')\n"
+        "print(*{'torch', 'transformers', 'datasets', 'numpy', 'verifiers', 'reasoning_gym'} & set(sys.modules))"
+    )
+    paths = {"PYTHONPATH": os.pathsep.join(map(str, SOURCES))}
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ | paths, capture_output=True, check=True)
+    assert done.stdout.split() == []
 
 
 async def test_describe_is_one_json_document(tmp_path):

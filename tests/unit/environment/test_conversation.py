@@ -24,7 +24,7 @@ def test_continued_turns_become_one_sequence_with_the_worlds_words_untrained():
 
 
 def test_a_template_that_rewrites_history_starts_anew():
-    joined = stitch([turn((1, 2), (3,)), turn((1, 7), (5,)), turn((1, 7, 5, 9), (6,))])
+    joined = stitch([turn((1, 2), (3, 4)), turn((1, 7), (5,)), turn((1, 7, 5, 9), (6,))])
     assert joined.tokens == (1, 7, 5, 9, 6)
     assert joined.trained == (False, False, True, False, True)
 

@@ -168,13 +168,6 @@ class TestEntries:
         file.touch()
         assert find_entry(f"atropos:{file}") == AtroposEntry(file)
 
-    def test_a_reasoning_gym_task(self):
-        pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
-        entry = find_entry("reasoning-gym:leg_counting")
-        assert build(entry.kind, entry.preset).config.task == "leg_counting"
-        with pytest.raises(InvalidConfigError, match=r"config.task: .*no such task; it has: ab, "):
-            build(entry.kind, {"task": "leg_countin"})
-
     @pytest.mark.parametrize(
         ("entry", "complaint"),
         [
