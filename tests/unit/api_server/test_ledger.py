@@ -215,6 +215,17 @@ def test_a_trainer_that_starts_again_gets_back_what_its_checkpoint_lacks(databas
     assert same_after_reload(ledger)
 
 
+def test_the_step_of_the_checkpoint_itself_is_not_trained_again(database, make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=2))
+    put(ledger, group(0), group(1))
+    for step in (1, 2):
+        ledger.acknowledge(take(ledger).lease.id, step)
+    ledger.register(trainer(batch_size=2, starting_step=1))
+    assert marks(database, take(ledger)) == [1]
+    assert ledger.lease(0) is None
+
+
 def test_an_acknowledgement_from_before_the_rollback_is_refused(make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=2))
