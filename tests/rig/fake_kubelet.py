@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from aiohttp import web
 from clotho.cluster.outcomes import ApiError
 from rig.cluster_access import Body, ClusterAccess, component
 
+_NETWORK = 64 + os.getpid() % 128  # two test sessions at once do not meet
 _addresses = itertools.count(2)
 PORTS = (8000, 8001, 8002)
 
@@ -78,7 +80,7 @@ class FakeKubelet:
             await self._cluster.client.create(f"{self._cluster.folder('pods')}/{name}/binding", body, Body)
         elif self.makes_ready and uid not in self._known and pod["status"].get("phase") == "Pending":
             number = next(_addresses)
-            self._known[uid] = f"127.77.{number // 250}.{number % 250 + 1}"
+            self._known[uid] = f"127.{_NETWORK}.{number // 250}.{number % 250 + 1}"
             await self._serve(self._known[uid])
             await self.set_status(name, running(pod, self._known[uid], is_ready=True))
 
