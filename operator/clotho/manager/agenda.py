@@ -14,8 +14,8 @@ class Urgency(IntEnum):
     """How many seconds a key may be overtaken: under a burst, runs that are nearly up finish before new ones start."""
 
     CHANGED = 0
-    NEW = 20
-    REFRESH = 60
+    NEW = 300
+    REFRESH = 900
 
 
 class Backoff:
