@@ -221,6 +221,7 @@ def _output(path: Path | None) -> Iterator[BinaryIO]:
 
 
 def _run(coroutine: Coroutine[Any, Any, Termination]) -> Termination:
+    """Not `uvloop.run`: that waits for every task, also for those that environment code refuses to end."""
     import uvloop
 
-    return uvloop.run(coroutine)
+    return uvloop.new_event_loop().run_until_complete(coroutine)

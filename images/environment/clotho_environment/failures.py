@@ -60,8 +60,3 @@ def summarize(error: BaseException) -> str:
 def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-
-
-def first_leaf(error: BaseException) -> BaseException:
-    """What really happened, where tasks wrapped it into a group."""
-    return first_leaf(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -12,7 +12,7 @@ from clotho_contract.termination import Reason, Termination
 from clotho_environment.connections import open_session
 from clotho_environment.entries import NativeEntry
 from clotho_environment.environment import AnyEnvironment, build
-from clotho_environment.failures import FailureLog, first_leaf, summarize
+from clotho_environment.failures import FailureLog, summarize
 from clotho_environment.group import Group, check_group, check_scores, encode_group
 from clotho_environment.items import ItemStream
 from clotho_environment.policy import Policy, PolicyRefusedError, PolicyUnavailableError
@@ -59,24 +59,21 @@ async def process_entry(entry: NativeEntry, order: Order) -> Termination:
 async def process(environment: AnyEnvironment, policy: Policy, order: Order) -> Termination:
     """Writes each group as soon as it is there, so that a deadline loses only what was not finished."""
     producer = _Producer(environment, policy, order.write_line, want_tokens=order.target.has_tokens)
-    deadline = asyncio.timeout(order.deadline_seconds)
+    work = asyncio.create_task(producer.produce_all(order.groups))
     try:
-        async with deadline, asyncio.TaskGroup() as tasks:
-            await environment.setup()
-            workers = min(order.groups, environment.config.concurrency)
-            for i in range(workers):
-                tasks.create_task(producer.produce(order.groups // workers + (i < order.groups % workers)))
-    except Exception as error:
-        cause = first_leaf(error)
-        if deadline.expired():
+        await asyncio.wait({work}, timeout=order.deadline_seconds)
+        if not work.done():
             return Termination(reason="EnvironmentFailed", message=producer.explain_lateness(order))
-        return Termination(reason=_reason(cause), message=summarize(cause))
+        await work
+    except Exception as error:
+        return Termination(reason=_reason(error), message=summarize(error))
     finally:
+        work.cancel()
         await environment.close()
     return Termination(reason="Finished", message=f"{producer.written} groups")
 
 
-def _reason(error: BaseException) -> Reason:
+def _reason(error: Exception) -> Reason:
     match error:
         case PolicyRefusedError():
             return "Unauthorized"
@@ -98,7 +95,13 @@ class _Producer:
         self._last_problem = ""
         self.written = 0
 
-    async def produce(self, groups: int) -> None:
+    async def produce_all(self, groups: int) -> None:
+        await self._environment.setup()
+        workers = min(groups, self._environment.config.concurrency)
+        shares = [groups // workers + (i < groups % workers) for i in range(workers)]
+        await asyncio.gather(*map(self._produce, shares))
+
+    async def _produce(self, groups: int) -> None:
         while groups:
             try:
                 line = self._line(await self._environment.rollout(await self._items.next(), self._policy))

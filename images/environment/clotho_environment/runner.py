@@ -6,18 +6,19 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from clotho_contract.termination import Reason, Termination
 from clotho_environment.api_server import ApiServer, ApiServerRefusedError
 from clotho_environment.environment import AnyEnvironment
-from clotho_environment.failures import EnvironmentFailedError, FailureLog, first_leaf, summarize
+from clotho_environment.failures import EnvironmentFailedError, FailureLog, summarize
 from clotho_environment.group import Group, InvalidGroupError, Sequence, check_group
 from clotho_environment.items import ItemStream
 from clotho_environment.policy import Policy, PolicyRefusedError, PolicyUnavailableError
 from clotho_environment.telemetry import Outcome, Telemetry
 
 log = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 5.0
 
 
 class RolloutTimedOutError(Exception):
@@ -47,6 +48,7 @@ class Runner:
         self._failures = FailureLog(environment.config.max_consecutive_failures)
         self._stopping = False
         self._fruitless = 0
+        self._waiting = 0
         self._policy_is_away = False
         self._step = 0
         self._evaluation: asyncio.Task[None] | None = None
@@ -65,12 +67,14 @@ class Runner:
             asked.cancel()
             await self._cancel(ending, self._evaluation)
             await self._api_server.disconnect()
-            await self._environment.close()
+            await self._close()
 
     def unhealthy(self) -> str | None:
+        """Waiting for the API server or the trainer is healthy, however long it takes."""
         silence = time.monotonic() - self.last_activity
-        patience = self._environment.config.rollout_timeout_seconds + 60
-        return f"nothing has happened for {silence:.0f} s" if silence > patience else None
+        is_late = silence > self._environment.config.rollout_timeout_seconds + 60
+        is_waiting = self._waiting > 0 or not self._api_server.is_registered
+        return f"nothing has happened for {silence:.0f} s" if is_late and not is_waiting else None
 
     def unready(self) -> str | None:
         if self._stopping:
@@ -80,16 +84,17 @@ class Runner:
     async def _work(self) -> None:
         await self._guarded(self._environment.setup(), "setup()")
         await self._api_server.register()
-        async with asyncio.TaskGroup() as tasks:
-            workers = [tasks.create_task(self._worker()) for _ in range(self._environment.config.concurrency)]
-            follower = tasks.create_task(self._follow())
+        workers = [asyncio.create_task(self._worker()) for _ in range(self._environment.config.concurrency)]
+        follower = asyncio.create_task(self._follow())
+        try:
             await asyncio.wait({follower, *workers}, return_when=asyncio.FIRST_COMPLETED)
-            if follower.done():
-                for worker in workers:
-                    worker.cancel()  # the run is finished: what is in flight has no taker
-            else:
+            if self._stopping:
                 await asyncio.wait(workers)
-                follower.cancel()
+            for task in (*workers, follower):
+                if task.done():
+                    task.result()  # a worker only ends early by failing
+        finally:
+            await self._cancel(follower, *workers)
 
     async def _verdict(self, ending: asyncio.Task[None]) -> Termination:
         if not ending.done():
@@ -97,7 +102,7 @@ class Runner:
         try:
             await ending
         except Exception as error:
-            return self._classify(first_leaf(error))
+            return self._classify(error)
         if self._stopping:
             return self._end("Stopped", "stopped as asked")
         return self._end("Finished", f"the run reached its last step, {self._step}")
@@ -129,7 +134,14 @@ class Runner:
         for task in running:
             task.cancel()
         if running:
-            await asyncio.wait(running, timeout=5)  # user code may swallow the cancellation
+            await asyncio.wait(running, timeout=CANCEL_SECONDS)  # environment code may swallow the cancellation
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await self._environment.close()
+        except Exception as error:
+            log.warning("close() of the environment failed: %s", summarize(error))
 
     async def _guarded(self, call: Awaitable[None], name: str) -> None:
         try:
@@ -147,7 +159,7 @@ class Runner:
     async def _one_rollout(self) -> float:
         """One item from draw to delivery; answers how long to rest before the next."""
         try:
-            group = await self._attempt(await self._items.next())
+            group = await self._attempt()
             self._mark_policy(None)
             await self._deliver(group)
             return 0.0
@@ -172,12 +184,13 @@ class Runner:
             log.info("the inference server answers again")
         self._policy_is_away = problem is not None
 
-    async def _attempt(self, item: Any) -> Group | None:
+    async def _attempt(self) -> Group | None:
         seconds = self._environment.config.rollout_timeout_seconds
         deadline = asyncio.timeout(seconds)
         try:
             with self._telemetry.in_flight.track_inprogress(), self._telemetry.rollout_seconds.time():
                 async with deadline:
+                    item = await self._items.next()
                     group: Group | None = await self._environment.rollout(item, self._policy)
                     return group
         except TimeoutError as error:
@@ -205,11 +218,19 @@ class Runner:
         if max(len(s.tokens) for s in sequences) > self._limits.max_tokens:
             self._skip("too_long")
             return
-        with self._telemetry.waiting.track_inprogress():
-            await self._api_server.submit(group, sequences)
+        await self._submit(group, sequences)
         self._failures.success()
         self._fruitless = 0
         self._record(group, sequences)
+
+    async def _submit(self, group: Group, sequences: list[Sequence]) -> None:
+        self._waiting += 1
+        self._telemetry.waiting.set(self._waiting)
+        try:
+            await self._api_server.submit(group, sequences)
+        finally:
+            self._waiting -= 1
+            self._telemetry.waiting.set(self._waiting)
 
     def _record(self, group: Group, sequences: list[Sequence]) -> None:
         versions = [s.policy_version for s in sequences if s.policy_version is not None]

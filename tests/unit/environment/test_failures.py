@@ -2,7 +2,7 @@
 
 import pytest
 
-from clotho_environment.failures import first_leaf, next_setback, summarize
+from clotho_environment.failures import next_setback, summarize
 from clotho_environment.retry import backoff, retry_after
 
 
@@ -20,11 +20,6 @@ def test_a_summary_names_the_place():
         {}["answer"]
     assert summarize(caught.value).startswith("KeyError: 'answer' (")
     assert "test_failures.py:" in summarize(caught.value)
-
-
-def test_the_first_leaf_of_nested_groups():
-    cause = ValueError("x")
-    assert first_leaf(BaseExceptionGroup("outer", [ExceptionGroup("inner", [cause]), KeyError()])) is cause
 
 
 def test_backoff_grows_up_to_its_cap():

@@ -243,6 +243,47 @@ async def test_stop_drops_what_does_not_finish_in_time():
     assert (ending.reason, server.groups, server.farewells) == ("Stopped", [], 1)
 
 
+async def test_code_that_swallows_cancellation_does_not_hold_up_the_end(monkeypatch):
+    monkeypatch.setattr("clotho_environment.runner.CANCEL_SECONDS", 0.01)
+    cancelled = asyncio.Semaphore(0)
+
+    async def stubborn(item: int):
+        if item == 0:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.release()
+                await asyncio.Event().wait()
+        return await good(item)
+
+    runner, _ = runner_for(stubborn, MemoryServer())
+    assert (await run(runner)).reason == "Finished"
+    assert not cancelled.locked()
+
+
+async def test_items_that_hang_are_a_hang_too():
+    runner, telemetry = runner_for(good, MemoryServer(), rollout_timeout_seconds=0.01, concurrency=1)
+
+    async def no_items():
+        await asyncio.Event().wait()
+        yield 1
+
+    runner._environment.items = no_items
+    assert (await run(runner)).reason == "EnvironmentFailed"
+    assert rollouts(telemetry, "timed_out") == 3
+
+
+async def test_a_close_that_fails_changes_nothing(caplog):
+    runner, _ = runner_for(good, MemoryServer())
+
+    async def close():
+        raise OSError("already gone")
+
+    runner._environment.close = close
+    assert (await run(runner)).reason == "Finished"
+    assert "already gone" in caplog.text
+
+
 async def test_back_pressure_keeps_groups_and_starts_no_more_than_the_workers_hold():
     made = 0
 
@@ -259,6 +300,8 @@ async def test_back_pressure_keeps_groups_and_starts_no_more_than_the_workers_ho
         await server.waiting.acquire()
     assert (made, server.groups) == (2, [])
     assert telemetry.registry.get_sample_value("clotho_environment_groups_waiting") == 2
+    runner.last_activity -= 10**6
+    assert runner.unhealthy() is None, "a full queue is no illness"
     server.room.set()
     assert (await task).reason == "Finished"
     assert len(server.groups) >= 5
@@ -304,3 +347,5 @@ async def test_health_and_readiness(monkeypatch):
     assert runner.unhealthy() is None
     runner.last_activity -= 3600 + 61
     assert runner.unhealthy() == "nothing has happened for 3661 s"
+    server.is_registered = False
+    assert runner.unhealthy() is None, "waiting for others is no illness"
