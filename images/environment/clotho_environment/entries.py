@@ -56,9 +56,9 @@ def find_entry(entry: str) -> NativeEntry | AtroposEntry:
             return NativeEntry(Verifiers, {"taskset": rest})
     if scheme.endswith(".py"):
         path = _existing(Path(scheme))
-        return NativeEntry(_class_in(_load_file(path), rest, str(path)))
+        return NativeEntry(_complete(_class_in(_load_file(path), rest, str(path))))
     if rest:
-        return NativeEntry(_class_in(_load_module(scheme), rest, scheme))
+        return NativeEntry(_complete(_class_in(_load_module(scheme), rest, scheme)))
     raise EntryError(f"{entry!r} is no entry; use {FORMS}")
 
 
@@ -110,3 +110,10 @@ def _class_in(module: ModuleType, name: str, where: str) -> type[AnyEnvironment]
     if not found:
         raise EntryError(f"{where} has no subclass of clotho_environment.Environment")
     raise EntryError(f"{where} has several environment classes: {', '.join(found)}; write {where}:{next(iter(found))}")
+
+
+def _complete(kind: type[AnyEnvironment]) -> type[AnyEnvironment]:
+    missing = [name for name in ("items", "rollout") if getattr(kind, name) is getattr(Environment, name)]
+    if missing:
+        raise EntryError(f"{kind.__name__} is not finished: it has no {' and no '.join(f'{m}()' for m in missing)}")
+    return kind

@@ -158,7 +158,9 @@ class TestEntries:
         file.write_text(
             "from clotho_environment import Config, Environment, Group\n"
             "from clotho_environment.letters import Letters\n"
-            "class Mine(Environment[Config, int]): pass\n"
+            "class Mine(Environment[Config, int]):\n"
+            "    def items(self): return [1]\n"
+            "    async def rollout(self, item, policy): return None\n"
         )
         assert find_entry(str(file)).kind.__name__ == "Mine"
         assert find_entry(f"{file}:Letters").kind is Letters
@@ -189,6 +191,10 @@ class TestEntries:
         [
             ("x = 1 +", "cannot be imported: SyntaxError"),
             ("x = 1", "has no subclass of clotho_environment.Environment"),
+            (
+                "from clotho_environment import Config, Environment\nclass Half(Environment[Config, int]): pass",
+                "Half is not finished: it has no items() and no rollout()",
+            ),
             (
                 "from clotho_environment import Config, Environment\n"
                 "class A(Environment[Config, int]): pass\nclass B(Environment[Config, int]): pass",
