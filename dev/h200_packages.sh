@@ -1,16 +1,17 @@
 #!/bin/sh
 # Packs what the GPU machine lacks for tests/bench/trainer.py: Python 3.12, no network, torch and transformers already there.
 # Usage: dev/h200_packages.sh FOLDER   writes FOLDER/packages.tar.xz, which unpacks into a folder for --packages.
+# datasets 4 because that machine's huggingface-hub is older than datasets 5 wants.
 set -eu
 out=${1:-.local/h200-packages}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-uv export --quiet --frozen --no-hashes --no-dev --extra trainer --no-emit-project > "$work/locked.txt"
+uv export --quiet --frozen --no-hashes --no-dev --extra trainer --no-emit-project | grep -Ev '^(datasets|dill|multiprocess)==' > "$work/locked.txt"
 uv pip install --quiet --link-mode copy --constraint "$work/locked.txt" --target "$work/packages" --no-deps --only-binary :all: \
     --python-platform x86_64-manylinux_2_28 --python-version 3.12 \
-    trl peft datasets pyarrow pandas aiohttp msgspec prometheus-client \
+    trl peft 'datasets>=4.7,<5' pyarrow pandas aiohttp msgspec prometheus-client \
     multidict yarl frozenlist aiosignal propcache aiohappyeyeballs attrs \
-    dill multiprocess xxhash python-dateutil six tzdata pytz requests urllib3 charset-normalizer certifi jinja2 markupsafe
+    'dill<0.4.1' 'multiprocess<0.70.19' xxhash python-dateutil six tzdata pytz requests urllib3 charset-normalizer certifi jinja2 markupsafe
 cd "$work/packages"
 # Of pyarrow only tables, datasets and parquet are needed: no headers, no tests, no network file systems.
 rm -rf bin pyarrow/include pyarrow/includes pyarrow/tests pyarrow/src pandas/tests pyarrow/*.pyx pyarrow/*.pxi pyarrow/*.pxd
@@ -18,5 +19,5 @@ rm -f pyarrow/*flight* pyarrow/*s3* pyarrow/*gcs* pyarrow/*azure* pyarrow/*_orc*
 find . -name __pycache__ -type d -prune -exec rm -rf {} +
 cd - > /dev/null
 mkdir -p "$out"
-XZ_OPT='-6 -T1' tar -C "$work" -cJf "$out/packages.tar.xz" packages
+XZ_OPT='-3 -T1' tar -C "$work" -cJf "$out/packages.tar.xz" packages
 du -m "$out/packages.tar.xz"

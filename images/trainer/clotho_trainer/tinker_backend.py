@@ -166,13 +166,14 @@ class TinkerEngine:
         if sampling.min_tokens or sampling.ignore_end:
             raise ValueError("the tinker backend always ends at the end token: min_tokens and ignore_eos cannot be had")
         version, sampler = self._sampler
+        stops: list[Any] = [*sampling.stop] or sorted(sampling.stop_tokens)  # the service takes one kind at a time
         types = self._backend._sdk.types
         parameters = types.SamplingParams(
             max_tokens=min(sampling.max_tokens, self._backend.context - len(request.prompt)),
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k or -1,
-            stop=list(sampling.stop) or sorted(sampling.stop_tokens) or None,
+            stop=stops or None,
         )
         prompt = types.ModelInput.from_ints(list(request.prompt))
         try:
