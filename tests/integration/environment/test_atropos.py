@@ -114,6 +114,15 @@ async def test_a_file_that_does_not_start_is_quoted(tmp_path, run, variables):
     assert running.last_words["message"] == "no_start.py ended with code 1: RuntimeError: no such dataset"
 
 
+async def test_a_file_that_starts_nothing_is_not_started_for_ever(tmp_path, run, variables):
+    idle = tmp_path / "idle.py"
+    idle.touch()
+    async with serve(tmp_path, run, idle, variables, steps=5) as running:
+        assert await running.wait() == 1, running.log
+    assert running.last_words["reason"] == "EnvironmentFailed"
+    assert running.last_words["message"].startswith("idle.py ended without registering; does it call cli()")
+
+
 @pytest.mark.parametrize("has_tokens", [True, False])
 async def test_process(tmp_path, run, variables, has_tokens):
     _, inference = run

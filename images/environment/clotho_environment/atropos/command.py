@@ -104,6 +104,9 @@ class Supervisor:
 
     async def _ended(self, child: Child) -> Termination | None:
         code = await child.wait()
+        if code == 0 and self._gateway.unready():
+            message = f"{self._path.name} ended without registering; does it call cli() of its environment class?"
+            return Termination(reason="EnvironmentFailed", message=message)
         if code == 0:
             return None  # enough groups are queued, it believes; if that proves wrong it starts again
         await child.drain()
