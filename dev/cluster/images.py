@@ -62,7 +62,7 @@ def _copied(containerfile: Path) -> list[Path]:
     """The files that COPY lines name: the Containerfile itself says what the image depends on."""
     sources: list[Path] = []
     for line in re.findall(r"^COPY (.+)$", containerfile.read_text(), re.MULTILINE):
-        for word in line.split()[:-1]:
+        for word in line.split()[:-1] if not line.startswith("--from=") else []:
             path = REPOSITORY / word
             sources += sorted(path.rglob("*")) if path.is_dir() else [path]
     return [path for path in sources if path.is_file() and "__pycache__" not in path.parts]
