@@ -1,0 +1,58 @@
+"""The chart installed with Helm on a real node, as a user would, in a namespace of its own."""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from cluster import binaries
+from cluster.kubectl import Kubectl
+from cluster.target import Embedded
+from namespaces import fresh_namespace
+from rig.helm_release import CHART, RELEASE, ExampleRun, Helm
+
+
+@pytest.fixture(scope="module")
+def release_namespace(kubectl: Kubectl) -> Iterator[str]:
+    with fresh_namespace(kubectl) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def values(embedded: Embedded, release_namespace: str) -> tuple[str, ...]:
+    """Our own images, this namespace alone, and the port that this cluster's API server happens to have."""
+    tags: Mapping[str, str] = embedded.provide_images()
+    names = {"operator": "operator", "apiServer": "api-server", "trainer": "trainer", "environment": "environment"}
+    return (
+        *(f"images.{value}={tags[name]}" for value, name in names.items()),
+        "images.pullPolicy=Never",
+        f"runs.namespaces={{{release_namespace}}}",
+        f"networkPolicy.apiServerPorts={{{embedded.folder.read_options().port}}}",
+        "settings.probe.intervalSeconds=1",
+        "settings.reconcile.progressSeconds=1",
+    )
+
+
+@pytest.fixture(scope="module")
+def helm(kubectl: Kubectl, release_namespace: str) -> Iterator[Helm]:
+    helm = Helm(binaries.find(["helm"])["helm"], kubectl, release_namespace)
+    yield helm
+    helm.run("uninstall", RELEASE, "--wait", "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def run(kubectl: Kubectl, release_namespace: str) -> Iterator[ExampleRun]:
+    run = ExampleRun(kubectl.in_namespace(release_namespace), binaries.find(["kstatus"])["kstatus"])
+    yield run
+    run.delete()
+
+
+@pytest.fixture(scope="module")
+def previous_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The release before this one: an older version, without the newest of the optional objects."""
+    chart = tmp_path_factory.mktemp("previous") / "clotho"
+    shutil.copytree(CHART, chart)
+    (chart / "Chart.yaml").write_text((CHART / "Chart.yaml").read_text().replace("version: 0.1.0", "version: 0.0.9", 1))
+    (chart / "templates" / "networkpolicy.yaml").unlink()
+    return chart

@@ -1,0 +1,87 @@
+"""Helm bound to one namespace of a cluster, and the example run that tests look at while releases come and go."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.kubectl import Kubectl
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "clotho"
+RELEASE = "clotho"
+PATIENCE_SECONDS = 240
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Helm:
+    program: Path
+    kubectl: Kubectl
+    namespace: str
+
+    def run(self, *arguments: str) -> str:
+        argv = [str(self.program), f"--kubeconfig={self.kubectl.kubeconfig}", f"--namespace={self.namespace}"]
+        done = subprocess.run([*argv, *arguments], capture_output=True, text=True, check=False, timeout=240)
+        assert done.returncode == 0, f"helm {arguments[0]}: {done.stderr}\n{self.operator_state()}"
+        return done.stdout
+
+    def upgrade(self, chart: Path, *values: str) -> str:
+        """`--take-ownership`: the CRDs may be there already, from another release or from plain manifests."""
+        flags = ["--install", "--wait", "--timeout=120s", "--take-ownership"]
+        return self.run("upgrade", RELEASE, str(chart), *flags, *(f"--set={value}" for value in values))
+
+    def operator_state(self) -> str:
+        pods = self.kubectl.in_namespace(self.namespace)
+        selector = "--selector=app.kubernetes.io/component=operator"
+        return pods.run("get", "pods", selector) + pods.run("logs", selector, "--tail=5", "--all-containers")
+
+
+class ExampleRun:
+    """examples/letters.yaml, as long as a test needs it."""
+
+    def __init__(self, kubectl: Kubectl, kstatus: Path) -> None:
+        self._kubectl, self._kstatus = kubectl, kstatus
+
+    def start(self, steps: int) -> None:
+        manifest = yaml.safe_load((ROOT / "examples" / "letters.yaml").read_text())
+        manifest["spec"]["training"]["steps"] = steps
+        manifest["spec"]["storage"]["retain"] = False
+        self._kubectl.apply(manifest)
+
+    def delete(self) -> None:
+        self._kubectl.run("delete", "trainingrun/letters", "--ignore-not-found")
+
+    def body(self) -> Json:
+        return self._kubectl.get("trainingrun/letters")
+
+    def step(self) -> int:
+        return int(self.body()["status"].get("progress", {}).get("step", 0))
+
+    def pods(self) -> dict[str, str]:
+        """Names and uids."""
+        items = self._kubectl.get("pods", "--selector=clotho.dev/run=letters")["items"]
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in items}
+
+    def kstatus(self) -> str:
+        """What Flux and Helm would make of it."""
+        given = json.dumps(self.body())
+        done = subprocess.run([self._kstatus], input=given, capture_output=True, text=True, check=True)
+        return done.stdout.split("\t")[0]
+
+    def until(self, what: str, check: Callable[[Json], bool]) -> Json:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not check(body := self.body()):
+            assert time.monotonic() < deadline, f"the run is not {what}: {body.get('status')}"
+            time.sleep(0.3)
+        return body
+
+    def until_trained(self, steps: int) -> Json:
+        return self.until(
+            f"at step {steps}", lambda body: body.get("status", {}).get("progress", {}).get("step", 0) >= steps
+        )
