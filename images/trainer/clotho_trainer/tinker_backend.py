@@ -79,7 +79,7 @@ class TinkerBackend:
 
         def update() -> Any:
             forward = self._client.forward_backward(data, _LOSSES[loss.type], clipping)
-            stepping = self._client.optim_step(adam)  # queued behind it, so that the service does not idle
+            stepping = self._client.optim_step(adam_params=adam)  # queued behind it, so that the service does not idle
             output = forward.result()
             stepping.result()
             return output
