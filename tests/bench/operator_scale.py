@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -356,9 +357,12 @@ async def measure(runs: int, idle_seconds: float) -> dict[str, float]:
             figures |= await restart(plane, folder, settings, runs)
             for task in watches:
                 task.cancel()
+    except BaseException:
+        say(f"logs: {folder}")
+        raise
     finally:
         await server.cleanup()
-        say(f"logs: {folder}")
+    shutil.rmtree(folder)
     return {name: round(value, 3) for name, value in figures.items()}
 
 

@@ -51,7 +51,9 @@ class Api(_Group, frozen=True):
 class Reconcile(_Group, frozen=True):
     """How runs are brought from what they are to what they should be."""
 
-    workers: Annotated[Count, Meta(description="Runs worked on at the same time.")] = 16
+    workers: Annotated[
+        Count, Meta(description="Runs worked on at the same time; more only crowds out scheduler and kubelets.")
+    ] = 6
     resync_seconds: Annotated[
         Seconds, Meta(description="Every run is looked at again, and caches are compared with the cluster, this often.")
     ] = 600.0
