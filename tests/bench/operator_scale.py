@@ -40,6 +40,8 @@ NODES = 50
 CREATORS = 16
 PODS_A_RUN = 3
 SAMPLES = 15
+SETTLE_SECONDS = 35.0  # longer than progress waits for its status write
+LEASE_RENEWAL_SECONDS = 5.0  # the default of the setting; not a cost of the runs
 WRITE_VERBS = ("create", "update", "patch", "delete")
 
 
@@ -291,13 +293,13 @@ async def writes(operator: OperatorProcess) -> float:
     )
 
 
-async def restart(plane: ControlPlane, folder: Path, settings: dict[str, str], standing: int) -> dict[str, float]:
-    """A new process with everything standing: seconds and CPU seconds until it has looked at every run (and 5 s more)."""
+async def restart(plane: ControlPlane, folder: Path, runs: int) -> dict[str, float]:
+    """A new process with everything standing: until it has looked at every run, and its CPU until 5 s later."""
     started = time.monotonic()
-    async with OperatorProcess(plane.kubeconfig, folder / "operator-2.log", settings) as operator:
+    async with OperatorProcess(plane.kubeconfig, folder / "operator-2.log", {}) as operator:
         async with asyncio.timeout(120):
-            while await operator.metric("clotho_reconcile_seconds_count") < standing:
-                await asyncio.sleep(1)  # noqa: ASYNC110 - a scrape costs CPU that is measured here
+            while await operator.metric("clotho_reconcile_seconds_count") < runs:  # noqa: ASYNC110
+                await asyncio.sleep(1)  # not more often: a scrape costs CPU that is measured here
         taken = time.monotonic() - started
         await asyncio.sleep(5)
         return {
@@ -307,60 +309,82 @@ async def restart(plane: ControlPlane, folder: Path, settings: dict[str, str], s
         }
 
 
-async def measure(runs: int, idle_seconds: float) -> dict[str, float]:
+async def alone(access: ClusterAccess, diary: Diary) -> dict[str, float]:
+    pods, running = await single_runs(access, diary)
+    healed = await heals(access, diary)
+    times = {"single_pods_ms": pods, "single_running_ms": running, "heal_ms": healed}
+    return {name: statistics.median(samples) for name, samples in times.items()}
+
+
+async def together(
+    plane: ControlPlane, access: ClusterAccess, diary: Diary, operator: OperatorProcess, runs: int
+) -> dict[str, float]:
+    """The burst, what it cost everybody, and what was written until all was quiet again."""
+    processes = {entry.component.name: Usage(entry.process.pid) for entry in plane.processes.running}
+    processes["operator"] = Usage(operator.pid)
+    before = {name: process.cpu() for name, process in processes.items()}
+    written, began = await writes(operator), time.monotonic()
+
+    async def writes_per_run() -> float:
+        renewals = (time.monotonic() - began) / LEASE_RENEWAL_SECONDS
+        return (await writes(operator) - written - renewals) / runs
+
+    figures = await burst(access, diary, runs)
+    figures |= {f"{name.replace('-', '_')}_cpu_s": process.cpu() - before[name] for name, process in processes.items()}
+    figures["writes_per_run"] = await writes_per_run()
+    await asyncio.sleep(SETTLE_SECONDS)
+    figures["writes_per_run_settled"] = await writes_per_run()
+    return figures
+
+
+async def standing(operator: OperatorProcess, seconds: float) -> dict[str, float]:
+    usage = Usage(operator.pid)
+    before = usage.cpu()
+    await asyncio.sleep(seconds)
+    return {"idle_cpu_s_per_minute": (usage.cpu() - before) * 60 / seconds, "peak_rss_mib": usage.peak_mib()}
+
+
+async def until_leading(operator: OperatorProcess) -> None:
+    async with asyncio.timeout(60):
+        while await operator.metric("clotho_leader") != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+async def measure(runs: int, idle_seconds: float, folder: Path) -> dict[str, float]:
+    figures: dict[str, float] = {"runs": runs}
+
+    def note(found: dict[str, float], coming: str) -> None:
+        figures.update({name: round(value, 3) for name, value in found.items()})
+        say(f"{json.dumps(found)}\n{coming} ...")
+
+    async with cluster_with_nodes(folder) as (plane, access):
+        diary = Diary()
+        tellers = {"pods": diary.pod_event, "trainingruns": diary.run_event}
+        watches = [asyncio.create_task(watch(access, plane.kubeconfig, *each)) for each in tellers.items()]
+        async with OperatorProcess(plane.kubeconfig, folder / "operator.log", {}) as operator:
+            await until_leading(operator)
+            note(await alone(access, diary), f"{runs} runs at once")
+            note(await together(plane, access, diary, operator, runs), f"standing for {idle_seconds:g} s")
+            note(await standing(operator, idle_seconds), "restarting")
+            await operator.terminate()
+        note(await restart(plane, folder, runs), "done")
+        for task in watches:
+            task.cancel()
+    return figures
+
+
+async def run(runs: int, idle_seconds: float) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp(prefix="clotho-bench-"))
     server = await serve_pods()
-    figures: dict[str, float] = {"runs": runs}
-    settings: dict[str, str] = {}
     try:
-        async with cluster_with_nodes(folder) as (plane, access):
-            diary = Diary()
-            watches = [
-                asyncio.create_task(watch(access, plane.kubeconfig, "pods", diary.pod_event)),
-                asyncio.create_task(watch(access, plane.kubeconfig, "trainingruns", diary.run_event)),
-            ]
-            async with OperatorProcess(plane.kubeconfig, folder / "operator.log", settings) as operator:
-                await operator.address()
-                usage = Usage(operator.pid)
-                async with asyncio.timeout(60):
-                    while await operator.metric("clotho_leader") != 1:  # noqa: ASYNC110
-                        await asyncio.sleep(0.1)
-                say("one run after another ...")
-                pods, running = await single_runs(access, diary)
-                figures |= {"single_pods_ms": statistics.median(pods), "single_running_ms": statistics.median(running)}
-                say(f"{figures}; healing ...")
-                figures["heal_ms"] = statistics.median(await heals(access, diary))
-                say(f"heal {figures['heal_ms']:.0f} ms; the burst ...")
-                cpu, written, began = usage.cpu(), await writes(operator), time.monotonic()
-                others = {entry.component.name: Usage(entry.process.pid) for entry in plane.processes.running}
-                before = {name: other.cpu() for name, other in others.items()}
-                figures |= await burst(access, diary, runs)
-                figures["cpu_s"] = usage.cpu() - cpu
-                figures |= {f"{name}_cpu_s": other.cpu() - before[name] for name, other in others.items()}
-                lease_writes = (time.monotonic() - began) / 5
-                figures["writes_per_run"] = (await writes(operator) - written - lease_writes) / runs
-                say(f"{figures}; settling ...")
-                await asyncio.sleep(35)
-                figures["writes_per_run_settled"] = (
-                    await writes(operator) - written - (time.monotonic() - began) / 5
-                ) / runs
-                cpu = usage.cpu()
-                await asyncio.sleep(idle_seconds)
-                figures["idle_cpu_s_per_minute"] = (usage.cpu() - cpu) * 60 / idle_seconds
-                figures["peak_rss_mib"] = usage.peak_mib()
-                (folder / "metrics.txt").write_text((await operator.get("/metrics"))[1])
-                say(f"{figures}; restarting ...")
-                await operator.terminate()
-            figures |= await restart(plane, folder, settings, runs)
-            for task in watches:
-                task.cancel()
+        figures = await measure(runs, idle_seconds, folder)
     except BaseException:
         say(f"logs: {folder}")
         raise
     finally:
         await server.cleanup()
     shutil.rmtree(folder)
-    return {name: round(value, 3) for name, value in figures.items()}
+    return figures
 
 
 def main() -> None:
@@ -368,7 +392,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--idle-seconds", type=float, default=60.0)
     arguments = parser.parse_args()
-    print(json.dumps(uvloop.run(measure(arguments.runs, arguments.idle_seconds))))
+    print(json.dumps(uvloop.run(run(arguments.runs, arguments.idle_seconds))))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import RunKey
 from clotho.cluster.events import EventPoster
 from clotho.cluster.observe import Observer
-from clotho.cluster.outcomes import ApiError, Conflict, Forbidden, Invalid, NotFound, Transient
-from clotho.cluster.store import AnyRun, Store
+from clotho.cluster.outcomes import ApiError, Conflict, NotFound, Transient
+from clotho.cluster.store import AnyRun, Store, run_key
 from clotho.manager.agenda import Agenda
 from clotho.manager.metrics import Metrics
 from clotho.plan.model import RESTARTING, STALLED, Event, Plan
@@ -92,7 +92,7 @@ class Reconciler:
                 self._metrics.restarts.labels(event.cause).inc()
             elif event.reason == STALLED:
                 self._metrics.stalls.labels(event.cause).inc()
-            log.info("%s: %s", event.reason, event.message, extra={"run": str(_key(run))})
+            log.info("%s: %s", event.reason, event.message, extra={"run": str(run_key(run.metadata))})
             self._poster.post(run, event)
 
     def _count_transition(self, before: AnyRun, after: AnyRun) -> None:
@@ -110,13 +110,6 @@ class Reconciler:
         if isinstance(error, NotFound) and self._store.run(key) is None:
             return
         log.warning("trying again in %.1f s: %s", delay, error, extra={"run": str(key)})
-        run = self._store.run(key)
-        if run is not None and isinstance(error, Forbidden | Invalid):
-            self._poster.post(run, Event(type="Warning", reason="Refused", message=str(error)))
-
-
-def _key(run: AnyRun) -> RunKey:
-    return RunKey(run.metadata.namespace, run.metadata.name)
 
 
 def _monotonic(at: datetime | None) -> float | None:
