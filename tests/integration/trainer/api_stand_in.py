@@ -1,6 +1,7 @@
 """The part of the API server's protocol that a trainer uses, over batches made beforehand."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -70,7 +71,8 @@ class ApiStandIn:
             return web.json_response({"detail": "no such lease"}, status=409)
         step = (await request.json())["step"]
         self.acknowledged.append(step)
-        self.on_acknowledge(step)
+        if inspect.isawaitable(looking := self.on_acknowledge(step)):
+            await looking  # the trainer waits for its answer meanwhile, so what is seen stands still
         return web.json_response({"current_step": step})
 
     async def _ok(self, _: web.Request) -> web.Response:
