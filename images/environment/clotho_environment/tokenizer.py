@@ -28,7 +28,8 @@ def unpack_tokenizer(archive: bytes, path: Path) -> None:
             if sum(member.size for member in tar) > SIZE_LIMIT:
                 raise TokenizerError(f"the tokenizer is larger than {SIZE_LIMIT // 1024**2} MiB")
             path.mkdir(parents=True, exist_ok=True)
-            tar.extractall(path, filter="data")
+            for member in tar:
+                _extract(tar, member, path)
         config = path / "tokenizer_config.json"
         if config.exists():
             config.write_text(json.dumps(for_every_reader(json.loads(config.read_bytes())), indent=2))
@@ -36,6 +37,18 @@ def unpack_tokenizer(archive: bytes, path: Path) -> None:
         raise TokenizerError(f"/tokenizer.tar is not a sound archive: {error}") from error
     except OSError as error:
         raise TokenizerError(f"cannot write the tokenizer to {path}: {error}") from error
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    """tarfile's own filters are missing before Python 3.11.4, which Debian 12 does not have."""
+    if member.isdir():
+        return
+    target = (path / member.name).resolve()
+    content = tar.extractfile(member) if member.isfile() else None
+    if content is None or not target.is_relative_to(path.resolve()):
+        raise TokenizerError(f"/tokenizer.tar holds {member.name!r}, which is no plain file inside its folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(content.read())
 
 
 def for_every_reader(config: Mapping[str, Any]) -> dict[str, Any]:
