@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from cluster import oci, packages
 from cluster.binaries import cache_folder
 from cluster.console import Step, step
 from cluster.failure import ClusterError
-from cluster.node import ctr
+from cluster.node import ctr, import_stream, remove_images
 from cluster.state import Folder
 
 REPOSITORY = Path(__file__).parents[2]
@@ -43,8 +47,9 @@ def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
         if base:
             _provide_debian_base()
     for name, tag in missing.items():
-        _build(name, tag, base)
-        _import(folder, name, tag)
+        with _room_to_build():
+            _build(name, tag, base)
+            _import(folder, name, tag)
         _forget_older(folder, name, tag)
     return tags
 
@@ -116,42 +121,55 @@ def _build(name: str, tag: str, base: str | None) -> None:
 
 def _import(folder: Folder, name: str, tag: str) -> None:
     """Hand containerd only the layers it does not have yet: the big one of the dependencies seldom changes."""
-    blobs = cache_folder() / "export" / name
-    archive = cache_folder() / "export" / f"{name}.tar"
-    blobs.mkdir(parents=True, exist_ok=True)
+    blobs = _scratch() / name
     with step(f"Importing image {name}") as progress:
         # `dir:` alone of buildah's formats leaves layers uncompressed.
         _stream(_buildah_argv("push", "--format=oci", "--disable-compression", tag, f"dir:{blobs}"), progress)
         known = set(ctr(folder, "content", "list", "--quiet").split())
-        _write_thin_archive(blobs, archive, tag, known)
-        progress.update(f"{archive.stat().st_size >> 20} MiB to containerd")
-        ctr(folder, "images", "import", str(archive))
-        archive.unlink()
-        _stream(["rm", "-rf", str(blobs)], progress)
+        progress.update("handing it to containerd")
+        with import_stream(folder) as archive:
+            _write_thin_archive(blobs, archive, tag, known)
+
+
+def _write_thin_archive(blobs: Path, archive: IO[bytes], tag: str, known: set[str]) -> None:
+    """An OCI archive without the blobs that containerd has already."""
+    manifest_blob = (blobs / "manifest.json").read_bytes()
+    manifest = json.loads(manifest_blob)
+    with tarfile.open(fileobj=archive, mode="w|") as output:
+        oci.add_index(output, manifest_blob, tag)
+        for blob in [manifest["config"], *manifest["layers"]]:
+            if blob["digest"] not in known:
+                output.add(blobs / blob["digest"].partition(":")[2], oci.blob_name(blob["digest"]))
 
 
 def _forget_older(folder: Folder, name: str, tag: str) -> None:
     """A trainer image weighs several gigabytes in each of two stores: the newest is enough."""
     prefix = f"localhost/clotho/{name}:"
-    imported = ctr(folder, "images", "list", "--quiet").split()
-    if older := [image for image in imported if image.startswith(prefix) and image != tag]:
-        ctr(folder, "images", "remove", "--sync", *older)
-    built = _buildah("images", "--noheading", "--format={{.Name}}:{{.Tag}}").split()
-    for image in built:
+    remove_images(folder, lambda image: image.startswith(prefix) and image != tag)
+    for image in _buildah("images", "--noheading", "--format={{.Name}}:{{.Tag}}").split():
         if image.startswith(prefix) and image != tag:
             _buildah("rmi", image, check=False)
-    _buildah("rmi", "--prune", check=False)
 
 
-def _write_thin_archive(blobs: Path, archive: Path, tag: str, known: set[str]) -> None:
-    """An OCI archive without the blobs that containerd has already."""
-    manifest_blob = (blobs / "manifest.json").read_bytes()
-    manifest = json.loads(manifest_blob)
-    with tarfile.open(archive, "w") as output:
-        oci.add_index(output, manifest_blob, tag)
-        for blob in [manifest["config"], *manifest["layers"]]:
-            if blob["digest"] not in known:
-                output.add(blobs / blob["digest"].partition(":")[2], oci.blob_name(blob["digest"]))
+@contextmanager
+def _room_to_build() -> Iterator[None]:
+    """What an interrupted build left goes before, what this one needed goes after."""
+    _discard_leftovers()
+    _scratch().mkdir(parents=True)
+    try:
+        yield
+    finally:
+        _discard_leftovers()
+
+
+def _discard_leftovers() -> None:
+    _buildah("rm", "--all", check=False)
+    shutil.rmtree(_scratch(), ignore_errors=True)
+
+
+def _scratch() -> Path:
+    """On the same disk as the rest of the cache: layers pass through it, and /tmp may be small."""
+    return cache_folder() / "scratch"
 
 
 def _buildah_argv(command: str, *arguments: str) -> list[str]:
@@ -171,6 +189,10 @@ def _buildah(command: str, *arguments: str, check: bool = True) -> str:
     if check and done.returncode != 0:
         raise ClusterError(f"buildah {command} failed: {done.stderr.strip()}")
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(_scratch())} if _scratch().exists() else {**os.environ}
 
 
 def _stream(argv: list[str], progress: Step) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import yaml
 
@@ -95,12 +98,37 @@ def ctr(folder: Folder, *arguments: str, timeout: float = 600) -> str:
     argv = ["ctr", f"--address={folder.containerd_socket}", f"--namespace={NAMESPACE_IMAGES}", *arguments]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=False)
     if done.returncode != 0:
-        words = done.stderr.strip()
-        full = "no space left on device" in words
-        raise ClusterError(
-            "the disk is full; free some space and try again" if full else f"ctr {arguments[0]}: {words}"
-        )
+        raise _ctr_error(arguments[0], done.stderr.strip())
     return done.stdout
+
+
+def _ctr_error(command: str, words: str) -> ClusterError:
+    full = "no space left on device" in words
+    return ClusterError("the disk is full; free some space and try again" if full else f"ctr {command}: {words}")
+
+
+@contextmanager
+def import_stream(folder: Folder) -> Iterator[IO[bytes]]:
+    """Where to write an image archive: it goes to containerd as it comes, without a copy on disk."""
+    argv = ["ctr", f"--address={folder.containerd_socket}", f"--namespace={NAMESPACE_IMAGES}", "images", "import", "-"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdin is not None  # noqa: S101 - it was asked for one line above
+    try:
+        with contextlib.suppress(BrokenPipeError):  # its own words say more
+            yield process.stdin
+    finally:
+        words, _ = process.communicate()
+    if process.returncode != 0:
+        raise _ctr_error("images", words.decode(errors="replace").strip())
+
+
+def remove_images(folder: Folder, is_unwanted: Callable[[str], bool]) -> None:
+    """Also the nameless twin that the kubelet's side keeps of each image, which would hold on to its layers."""
+    rows = [line.split() for line in ctr(folder, "images", "list").splitlines()[1:]]
+    kept = {row[2] for row in rows if not row[0].startswith("sha256:") and not is_unwanted(row[0])}
+    unwanted = [row[0] for row in rows if is_unwanted(row[0]) or (row[0].startswith("sha256:") and row[2] not in kept)]
+    if unwanted:
+        ctr(folder, "images", "remove", "--sync", *unwanted)
 
 
 def _ctr_works(folder: Folder) -> bool:
