@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cluster.console import Step, say, step
+from cluster.console import Step, step
 from cluster.failure import ClusterError
+from cluster.locks import only_one
 
 MODULE = Path(__file__).parent / "go"
 GO_VERSION = (1, 26)
@@ -23,7 +22,7 @@ NEEDED_BYTES = 6 * 1024**3  # module sources, compiler cache and results of a fu
 def build(packages: Mapping[str, Sequence[str]], folder: Path, version: str) -> None:
     """Build each package and put it into the folder under every name it answers to."""
     go = _go()
-    with _only_one(folder):
+    with only_one(folder / ".lock", "programs"):
         missing = {p: names for p, names in packages.items() if not all((folder / name).exists() for name in names)}
         if not missing:
             return
@@ -100,16 +99,3 @@ def _require_space(folder: Path) -> None:
             f"{folder} has {free / 1024**3:.1f} GiB free and the build needs {NEEDED_BYTES / 1024**3:.0f} GiB:"
             " free some space, or point XDG_CACHE_HOME elsewhere"
         )
-
-
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Two builds at once would take twice as long each; the lock dies with its holder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("Another process is building the same programs; waiting for it ...")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

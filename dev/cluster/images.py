@@ -20,6 +20,7 @@ from cluster import oci, packages
 from cluster.binaries import cache_folder
 from cluster.console import Step, step
 from cluster.failure import ClusterError
+from cluster.locks import only_one
 from cluster.node import ctr, import_stream, remove_images
 from cluster.state import Folder
 
@@ -39,19 +40,23 @@ def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
         raise ClusterError(f"cluster {folder.name!r} is not running; start it with `make cluster`")
     base = None if _registry_answers() else BASE_TAG
     tags = {name: tag_of(name, base) for name in names}
-    present = set(ctr(folder, "images", "list", "--quiet").split())
-    missing = {name: tag for name, tag in tags.items() if tag not in present}
-    if missing:
+    if _missing(folder, tags):
         packages.require_root("building images")
         packages.require(packages.IMAGES, packages.DEBIAN_BASE if base else {})
-        if base:
-            _provide_debian_base()
-    for name, tag in missing.items():
-        with _room_to_build():
-            _build(name, tag, base)
-            _import(folder, name, tag)
-        _forget_older(folder, name, tag)
+        with only_one(cache_folder() / "images.lock", "images"):
+            if base:
+                _provide_debian_base()
+            for name, tag in _missing(folder, tags).items():
+                with _room_to_build():
+                    _build(name, tag, base)
+                    _import(folder, name, tag)
+                _forget_older(folder, name, tag)
     return tags
+
+
+def _missing(folder: Folder, tags: dict[str, str]) -> dict[str, str]:
+    present = set(ctr(folder, "images", "list", "--quiet").split())
+    return {name: tag for name, tag in tags.items() if tag not in present}
 
 
 def tag_of(name: str, base: str | None) -> str:

@@ -21,14 +21,13 @@ def release_namespace(kubectl: Kubectl) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def values(embedded: Embedded, release_namespace: str) -> tuple[str, ...]:
-    """Our own images, this namespace alone, and the port that this cluster's API server happens to have."""
+    """Our own images, and this namespace alone: other operators may be at work in the cluster."""
     tags: Mapping[str, str] = embedded.provide_images()
     names = {"operator": "operator", "apiServer": "api-server", "trainer": "trainer", "environment": "environment"}
     return (
         *(f"images.{value}={tags[name]}" for value, name in names.items()),
         "images.pullPolicy=Never",
         f"runs.namespaces={{{release_namespace}}}",
-        f"networkPolicy.apiServerPorts={{{embedded.folder.read_options().port}}}",
         "settings.probe.intervalSeconds=1",
         "settings.reconcile.progressSeconds=1",
     )
@@ -39,6 +38,7 @@ def helm(kubectl: Kubectl, release_namespace: str) -> Iterator[Helm]:
     helm = Helm(binaries.find(["helm"])["helm"], kubectl, release_namespace)
     yield helm
     helm.run("uninstall", RELEASE, "--wait", "--ignore-not-found")
+    kubectl.run("delete", "crd", "trainingruns.clotho.dev", "--ignore-not-found")  # kept by the chart, foreign to others
 
 
 @pytest.fixture(scope="module")

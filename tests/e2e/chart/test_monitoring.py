@@ -37,8 +37,11 @@ def scraped(
     folder = tmp_path_factory.mktemp("prometheus")
     with Prometheus(program, folder, free_port(), kubectl.kubeconfig, monitors) as server:
         helm.upgrade(CHART, *values)
+        server.discover(kubectl.in_namespace(release_namespace))
         assert server.without_data({"operator": "clotho_leader == 1"}, patience=60) == []
         run.start(steps=5000)
+        run.until("started", lambda body: body.get("status", {}).get("phase") == "Starting")
+        server.discover(kubectl.in_namespace(release_namespace))
         run.until_trained(12)
         yield server
 
