@@ -38,7 +38,7 @@ def helm(kubectl: Kubectl, release_namespace: str) -> Iterator[Helm]:
     helm = Helm(binaries.find(["helm"])["helm"], kubectl, release_namespace)
     yield helm
     helm.run("uninstall", RELEASE, "--wait", "--ignore-not-found")
-    kubectl.run("delete", "crd", "trainingruns.clotho.dev", "--ignore-not-found")  # kept by the chart, foreign to others
+    kubectl.run("delete", "crd", "trainingruns.clotho.dev", "--ignore-not-found")  # the chart keeps it
 
 
 @pytest.fixture(scope="module")
