@@ -8,6 +8,8 @@ from pathlib import Path
 
 import aiohttp
 
+from cluster.process import die_with_parent
+
 ROOT = Path(__file__).parents[2]
 FAST = {
     "CLOTHO_LEASE_DURATION_SECONDS": "4",
@@ -41,7 +43,13 @@ class OperatorProcess:
         }
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "clotho.manager", env=environment, stdout=log, stderr=log
+                sys.executable,
+                "-m",
+                "clotho.manager",
+                env=environment,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,
             )
         return self
 
