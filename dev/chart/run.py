@@ -144,10 +144,10 @@ ENVIRONMENTS: Final = Row(
         ),
         Panel(
             "Score",
-            "Mean of the attempts sent, by environment.",
+            "Median of the attempts sent, by environment.",
             {
-                "{{environment}}": f"sum by (environment) ({rate('clotho_environment_score_sum', RUN)}) / "
-                f"sum by (environment) ({rate('clotho_environment_score_count', RUN)})"
+                "{{environment}}": "histogram_quantile(0.5, sum by (le, environment) "
+                f"({rate('clotho_environment_score_bucket', RUN)}))"
             },
         ),
         Panel(

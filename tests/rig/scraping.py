@@ -1,4 +1,7 @@
-"""A Prometheus that scrapes what the chart says, through the API server: the network of pods is not ours."""
+"""A Prometheus that scrapes what the chart says, through the API server: the network of pods is not ours.
+
+Debian builds it without discovery in Kubernetes, so the tests write down what that would find.
+"""
 
 import base64
 import json
@@ -12,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from cluster.kubectl import Kubectl
 
 Json = dict[str, Any]
 
@@ -41,6 +46,18 @@ class Prometheus:
         assert self._process is not None
         self._process.terminate()
         self._process.wait(30)
+
+    def discover(self, kubectl: Kubectl) -> None:
+        """Tell it of all pods and Services of the namespace, with the labels that Kubernetes discovery gives."""
+        pods, services = kubectl.get("pods")["items"], kubectl.get("services")["items"]
+        targets = {
+            "pods": [target for pod in pods for target in pod_targets(pod)],
+            "services": [target for service in services for target in service_targets(service, pods)],
+        }
+        for name, found in targets.items():
+            fresh = self._folder / f".{name}.json"
+            fresh.write_text(json.dumps(found))
+            fresh.rename(self._folder / f"{name}.json")
 
     def query(self, expression: str) -> list[float]:
         """The values of an instant query; those that are not a number are no data."""
@@ -88,7 +105,7 @@ def configuration(folder: Path, kubeconfig: Path, monitors: list[Json]) -> Json:
         {"target_label": "__address__", "replacement": server["server"].removeprefix("https://")},
     ]
     jobs = [
-        {**job(monitor, endpoint, kubeconfig, through), **shared, "job_name": f"{monitor['kind']}-{number}"}
+        {**job(monitor, endpoint, folder, through), **shared, "job_name": f"{monitor['kind']}-{number}"}
         for monitor in monitors
         for number, endpoint in enumerate(endpoints(monitor))
     ]
@@ -100,12 +117,11 @@ def endpoints(monitor: Json) -> list[Json]:
     return found
 
 
-def job(monitor: Json, endpoint: Json, kubeconfig: Path, through: list[Json]) -> Json:
+def job(monitor: Json, endpoint: Json, folder: Path, through: list[Json]) -> Json:
     """As the Prometheus Operator would translate it."""
     of_service = monitor["kind"] == "ServiceMonitor"
     source = "service" if of_service else "pod"
     port = "__meta_kubernetes_endpoint_port_name" if of_service else "__meta_kubernetes_pod_container_port_name"
-    namespaces = monitor["spec"].get("namespaceSelector", {}).get("matchNames") or [monitor["metadata"]["namespace"]]
     selector = monitor["spec"]["selector"]
     chosen = [
         _keep(f"__meta_kubernetes_{source}_label_{_label(key)}", value)
@@ -124,16 +140,51 @@ def job(monitor: Json, endpoint: Json, kubeconfig: Path, through: list[Json]) ->
         {"source_labels": [f"__meta_kubernetes_{name}"], "target_label": target}
         for name, target in (("namespace", "namespace"), ("pod_name", "pod"))
     ]
-    discovery = {
-        "role": "endpoints" if of_service else "pod",
-        "kubeconfig_file": str(kubeconfig),
-        "namespaces": {"names": namespaces},
-    }
     return {
         "honor_labels": endpoint.get("honorLabels", False),
-        "kubernetes_sd_configs": [discovery],
+        "file_sd_configs": [{"files": [str(folder / f"{source}s.json")]}],
         "relabel_configs": [*chosen, _keep(port, endpoint["port"]), *usual, *given, *through],
     }
+
+
+def pod_targets(pod: Json) -> list[Json]:
+    labels = {
+        "__meta_kubernetes_namespace": pod["metadata"]["namespace"],
+        "__meta_kubernetes_pod_name": pod["metadata"]["name"],
+        **_labels("pod", pod),
+    }
+    return [
+        _target(
+            labels
+            | {
+                "__meta_kubernetes_pod_container_port_name": port.get("name", ""),
+                "__meta_kubernetes_pod_container_port_number": str(port["containerPort"]),
+            }
+        )
+        for container in pod["spec"]["containers"]
+        for port in container.get("ports", [])
+    ]
+
+
+def service_targets(service: Json, pods: list[Json]) -> list[Json]:
+    chosen = [pod for pod in pods if service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()]
+    return [
+        _target(target["labels"] | _labels("service", service) | {"__meta_kubernetes_endpoint_port_name": port["name"]})
+        for port in service["spec"]["ports"]
+        for pod in chosen
+        for target in pod_targets(pod)
+        if target["labels"]["__meta_kubernetes_pod_container_port_name"] == port["targetPort"]
+    ]
+
+
+def _labels(kind: str, item: Json) -> dict[str, str]:
+    labels = item["metadata"].get("labels", {})
+    values = {f"__meta_kubernetes_{kind}_label_{_label(key)}": value for key, value in labels.items()}
+    return values | {f"__meta_kubernetes_{kind}_labelpresent_{_label(key)}": "true" for key in labels}
+
+
+def _target(labels: dict[str, str]) -> Json:
+    return {"targets": [labels["__meta_kubernetes_pod_name"]], "labels": labels}
 
 
 def _keep(source: str, value: str) -> Json:

@@ -71,9 +71,10 @@ def selectors() -> dict[str, str]:
     }
 
 
-def test_every_panel_has_data(scraped: Prometheus, release_namespace: str) -> None:
+def test_every_panel_has_data(scraped: Prometheus, release_namespace: str, run: ExampleRun) -> None:
     missing = scraped.without_data(panels(release_namespace), patience=60)
-    assert [name for name in missing if name.rpartition(" (")[0] not in WITH_A_GPU_ONLY] == []
+    empty = [name for name in missing if name.rpartition(" (")[0] not in WITH_A_GPU_ONLY]
+    assert empty == [], run.body()["status"]
 
 
 def test_every_alert_sees_its_series(scraped: Prometheus) -> None:
