@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 _LONG_POLL_SECONDS = 20.0
 _FIRST_DELAY, _LONGEST_DELAY = 0.2, 10.0
+_PATIENCE_WHEN_STOPPING = 5.0
 Answer = TypeVar("Answer")
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -41,8 +42,11 @@ class Lease(Struct, frozen=True):
 
 
 class ApiServer:
-    def __init__(self, session: aiohttp.ClientSession, base_url: str, token: str, patience: float) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, base_url: str, token: str, patience: float, stop: asyncio.Event
+    ) -> None:
         self._session = session
+        self._stop = stop
         self._base_url = base_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", "X-Clotho-Protocol": "1"}
         self._patience = patience  # seconds without any answer before the trainer gives up
@@ -111,7 +115,13 @@ class ApiServer:
 
     async def _request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         """Try until the server answers or patience ends: it may be restarting."""
-        return await retried(lambda: self._once(method, path, body), self._patience, f"{self._base_url}{path}")
+        return await retried(
+            lambda: self._once(method, path, body), self._remaining_patience, f"{self._base_url}{path}"
+        )
+
+    def _remaining_patience(self) -> float:
+        """Whoever is asked to stop has a grace period, and the server may be gone for good by then."""
+        return _PATIENCE_WHEN_STOPPING if self._stop.is_set() else self._patience
 
     async def _once(self, method: str, path: str, body: object) -> tuple[int, bytes]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_LONG_POLL_SECONDS + 60)
@@ -138,18 +148,19 @@ class TransientError(Exception):
         self.retry_after = retry_after
 
 
-async def retried(attempt: Callable[[], Awaitable[Answer]], patience: float, what: str) -> Answer:
+async def retried(attempt: Callable[[], Awaitable[Answer]], patience: Callable[[], float], what: str) -> Answer:
     """Repeat over connection errors and busy answers, ever more slowly, until patience ends."""
     loop = asyncio.get_running_loop()
-    deadline, delay, told = loop.time() + patience, _FIRST_DELAY, False
+    began, delay, told = loop.time(), _FIRST_DELAY, False
     while True:
         try:
             return await attempt()
         except (TransientError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
             reason = str(error) or type(error).__name__
             pause = getattr(error, "retry_after", None) or delay
-        if loop.time() + pause > deadline:
-            raise TrainerError("DependencyUnavailable", f"no answer from {what} for {patience:.0f} s: {reason}")
+        if loop.time() + pause > began + patience():
+            waited = loop.time() - began
+            raise TrainerError("DependencyUnavailable", f"no answer from {what} for {waited:.0f} s: {reason}")
         if not told:
             log.warning("waiting for %s: %s", what, reason)
             told = True

@@ -74,7 +74,7 @@ async def _train(config: RunConfig, options: Options, token: str, board: Board, 
     await stack.enter_async_context(_listening(_status_application(board), options.host, options.status_port))
     await stack.enter_async_context(_listening(inference.application(), options.host, options.inference_port))
     session = await stack.enter_async_context(aiohttp.ClientSession())
-    api = ApiServer(session, config.endpoints.api_server, token, config.stall_after_seconds)
+    api = ApiServer(session, config.endpoints.api_server, token, config.stall_after_seconds, stop)
     data = Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH)))
     checkpoints = Checkpoints(data / "checkpoints", config.training.checkpoint.keep)
     executor = ThreadPoolExecutor(1, thread_name_prefix="training")

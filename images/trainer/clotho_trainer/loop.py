@@ -62,9 +62,9 @@ class TrainingLoop:
             if lease is not None:
                 await self._train(lease)
                 if self._backend.version % self._config.training.checkpoint.every_steps == 0:
-                    await self._save()
+                    await self._save(stop)
                 await self._reread_config()
-        await self._save()
+        await self._save(stop)
         step, total = self._backend.version, self._config.training.steps
         if step < total:
             self._board.enter("waiting")
@@ -152,7 +152,7 @@ class TrainingLoop:
             log.warning("the lease was lost before step %d was acknowledged: %s", step, error)
             self._unacknowledged.add(digest)
 
-    async def _save(self) -> None:
+    async def _save(self, stop: asyncio.Event) -> None:
         step = self._backend.version
         if step == self._saved:
             return
@@ -165,8 +165,13 @@ class TrainingLoop:
             ) from error
         self._saved = step
         self._board.saved(checkpoint)
-        await self._api.checkpointed(step)
         log.info("saved %s", checkpoint.path)
+        try:
+            await self._api.checkpointed(step)
+        except TrainerError as error:
+            if not stop.is_set():
+                raise
+            log.warning("the API server was not told of the checkpoint: %s", error.message)  # registering tells it, too
 
     def _fill(self, folder: Path) -> None:
         self._backend.save(folder)

@@ -23,6 +23,7 @@ class ApiStandIn:
     acknowledged: list[int] = field(default_factory=list)
     checkpointed: list[int] = field(default_factory=list)
     losing: int = 0  # so many acknowledgements find their lease expired
+    is_gone: bool = False  # answers to nobody any more
     url: str = ""
     on_acknowledge: Any = lambda step: None
     _leased: dict[str, list[Any]] = field(default_factory=dict)
@@ -39,6 +40,8 @@ class ApiStandIn:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self.is_gone:
+            return web.json_response({"detail": "gone"}, status=503)
         if request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return web.json_response({"detail": "wrong token"}, status=401)
         response: web.StreamResponse = await handler(request)

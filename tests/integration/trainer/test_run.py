@@ -102,6 +102,21 @@ async def test_a_stop_saves_and_says_so(model: Path, tmp_path: Path) -> None:
     assert (tmp_path / "data" / "checkpoints" / "step-00000003").is_dir()
 
 
+async def test_a_stop_does_not_wait_for_a_server_that_is_gone(model: Path, tmp_path: Path) -> None:
+    """A deleted run loses all its pods at once: the checkpoint counts, not the answer to it."""
+    async with api_server([groups(seed) for seed in range(3)]) as api:
+
+        def vanish(step: int) -> None:
+            if step == 3:
+                api.is_gone = True
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        api.on_acknowledge = vanish
+        end = await train(options(at(config(model, steps=100), api.url), tmp_path))
+    assert (end.reason, end.step) == ("Stopped", 3)
+    assert (tmp_path / "data" / "checkpoints" / "step-00000003").is_dir()
+
+
 async def test_steps_can_be_raised_while_the_run_goes_on(model: Path, tmp_path: Path) -> None:
     async with api_server([groups(seed) for seed in range(4)]) as api:
         settings = at(config(model, steps=2), api.url)
