@@ -24,6 +24,15 @@ log = logging.getLogger(__name__)
 _TOKENS_A_PASS = 16_384  # where the config leaves the micro-batch to us; halved whenever the GPU runs out of memory
 
 
+def _gpu_memory() -> dict[str, float]:
+    """The most that was in use since the last step; nothing on a CPU."""
+    if not torch.cuda.is_available():
+        return {}
+    peak = torch.cuda.max_memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    return {"gpu/memory_peak_bytes": float(peak)}
+
+
 def load(config: RunConfig, work: Path) -> "LocalBackend":
     tokenizer = load_tokenizer(config.model)
     return LocalBackend(config, policy.load_model(config.model, tokenizer), tokenizer, work)
@@ -95,7 +104,8 @@ class LocalBackend:
             self._scaler.update()
             self._optimizer.zero_grad(set_to_none=True)
             self._live.version += 1
-        return self._trainer.take_figures() | {"loss": loss, "gradient_norm": norm, "learning_rate": learning_rate}
+        figures = {"loss": loss, "gradient_norm": norm, "learning_rate": learning_rate}
+        return self._trainer.take_figures() | figures | _gpu_memory()
 
     def save(self, folder: Path) -> None:
         with self._live.training():
