@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "CLUSTER": "embedded"}
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Tier:
     name: str
     title: str
     commands: tuple[tuple[str, ...], ...]
+    afterwards: tuple[str, ...] = ()
     reason_to_skip: Callable[[], str | None] = lambda: None
 
 
@@ -29,8 +31,12 @@ def no_node_here() -> str | None:
     return None
 
 
+def cluster(*arguments: str) -> tuple[str, ...]:
+    return (f"{BIN}/python", "-m", "cluster", *arguments)
+
+
 def pytest(folder: str) -> tuple[tuple[str, ...], ...]:
-    return ((f"{BIN}/pytest", f"tests/{folder}", "-q", "--durations=5"),)
+    return (f"{BIN}/pytest", f"tests/{folder}", "-q", "--durations=5")
 
 
 TIERS = (
@@ -44,9 +50,19 @@ TIERS = (
             (f"{BIN}/lint-imports",),
         ),
     ),
-    Tier("unit", "no I/O", pytest("unit")),
-    Tier("integration", "a real API server, real processes", pytest("integration")),
-    Tier("e2e", "a real node, real pods", pytest("e2e"), no_node_here),
+    Tier("unit", "no I/O", (pytest("unit"),)),
+    Tier(
+        "integration",
+        "a real API server, real processes",
+        (cluster("prepare", "--profile", "control-plane"), pytest("integration")),
+    ),
+    Tier(
+        "e2e",
+        "a real node, real pods",
+        (cluster("prepare"), cluster("up"), cluster("images"), pytest("e2e")),
+        cluster("down"),
+        no_node_here,
+    ),
 )
 
 
@@ -54,9 +70,13 @@ def run(tier: Tier) -> str:
     """How it went, in a word or a sentence."""
     if reason := tier.reason_to_skip():
         return f"SKIPPED: {reason}"
-    for command in tier.commands:
-        if (code := subprocess.run(command, check=False).returncode) != 0:
-            return f"FAILED: {Path(command[0]).name} exited with {code}"
+    try:
+        for command in tier.commands:
+            if (code := subprocess.run(command, check=False, env=ENVIRONMENT).returncode) != 0:
+                return f"FAILED: `{Path(command[0]).name} {' '.join(command[1:4])}` exited with {code}"
+    finally:
+        if tier.afterwards:
+            subprocess.run(tier.afterwards, check=False, env=ENVIRONMENT)
     return "passed"
 
 

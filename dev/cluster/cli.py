@@ -7,10 +7,13 @@ import errno
 import os
 import sys
 
-from cluster import binaries, control_plane, daemon, embedded, forward, images, target, volumes
+from cluster import binaries, control_plane, daemon, embedded, forward, images, node, target, volumes
 from cluster.control_plane import claim_port, free_port
 from cluster.failure import ClusterError
 from cluster.state import Folder, Options
+
+
+TOOLS = ("helm", "kwok", "kstatus")  # not part of a cluster, but the demo and the tests use them
 
 
 def _images(chosen: target.Target, names: list[str]) -> None:
@@ -74,7 +77,7 @@ def _dispatch(arguments: argparse.Namespace) -> None:
         case "images":
             _images(_chosen(folder), arguments.images)
         case "prepare":
-            binaries.find(embedded.node_programs() if arguments.profile == "node" else control_plane.PROGRAMS)
+            binaries.find([*control_plane.PROGRAMS, *TOOLS, *(node.PROGRAMS if arguments.profile == "node" else [])])
         case "run-control-plane":
             daemon.run_control_plane(folder)
         case "run-node":

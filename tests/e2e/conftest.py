@@ -14,6 +14,12 @@ from cluster.target import Embedded
 from namespaces import fresh_namespace
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real pods take real time, and the first test may find images to build."""
+    for item in items:
+        item.add_marker(pytest.mark.timeout(1800), append=False)
+
+
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[Embedded]:
     if sys.platform != "linux" or os.geteuid() != 0:
