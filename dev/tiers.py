@@ -35,7 +35,7 @@ def cluster(*arguments: str) -> tuple[str, ...]:
     return (f"{BIN}/python", "-m", "cluster", *arguments)
 
 
-def pytest(folder: str) -> tuple[tuple[str, ...], ...]:
+def pytest(folder: str) -> tuple[str, ...]:
     return (f"{BIN}/pytest", f"tests/{folder}", "-q", "--durations=5")
 
 

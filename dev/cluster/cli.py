@@ -12,7 +12,6 @@ from cluster.control_plane import claim_port, free_port
 from cluster.failure import ClusterError
 from cluster.state import Folder, Options
 
-
 TOOLS = ("helm", "kwok", "kstatus")  # not part of a cluster, but the demo and the tests use them
 
 

@@ -65,7 +65,7 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
             from_secret(ADMIN_TOKEN_VARIABLE, secret),
         ],
         "ports": [port("http", API_SERVER_PORT)],
-        "resources": resources("250m", "512Mi", {"memory": "4Gi"}),
+        "resources": resources("100m", "512Mi", {"memory": "4Gi"}),
         "volumeMounts": [*_shared_mounts(), mount("data", str(DATA_PATH))],
         **probes(API_SERVER_PORT),
     }
@@ -84,7 +84,7 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
 
 def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attempt: int) -> Manifest:
     gpus = run.spec.trainer.gpus
-    needs = resources("2", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else resources("500m", "1Gi", {})
+    needs = resources("2", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else resources("250m", "1Gi", {})
     main = {
         "name": MAIN,
         "image": settings.images.trainer,
@@ -141,7 +141,7 @@ def environment_pod(
         "command": ["python", "-m", "clotho_environment", "serve"],
         "env": variables,
         "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
-        "resources": resources("250m", "512Mi", {"memory": "4Gi"}),
+        "resources": resources("100m", "512Mi", {"memory": "4Gi"}),
         "volumeMounts": mounts,
         **probes(ENVIRONMENT_STATUS_PORT),
     }
