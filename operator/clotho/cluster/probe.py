@@ -108,6 +108,13 @@ class Prober:
     def forget(self, key: RunKey) -> None:
         self._answers.pop(key, None)
 
+    def hear(self, key: RunKey, pod: Pod) -> None:
+        """A trainer's last words are its last answer."""
+        words = pod.last_words if pod.component == TRAINER else None
+        if words is not None and words.progress is not None:
+            said = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=words.progress)
+            self._answers[key] = msgspec.structs.replace(self.answers(key), trainer=said)
+
     def has_newcomer(self, key: RunKey) -> bool:
         """Whether a trainer is up that was never asked."""
         run = self._store.run(key)
@@ -134,8 +141,9 @@ class Prober:
             return False, None  # the next newcomer starts the rounds again
         for question in asked:
             after = msgspec.structs.replace(after, **{question.target: await self._ask(key, run, question)})
-        self._answers[key] = after
-        return _says(after) != _says(before), wait
+        if self.answers(key) == before:  # else it has said its last words meanwhile
+            self._answers[key] = after
+        return _says(self.answers(key)) != _says(before), wait
 
     async def _ask(self, key: RunKey, run: TrainingRun, question: Question) -> Probe[Any]:
         pod = question.pod

@@ -65,6 +65,7 @@ class Store:
             **self.children,
         }
         self.changed: Callable[[RunKey], None] = lambda _: None
+        self.pod_ended: Callable[[RunKey, Pod], None] = lambda _, __: None
 
     def cache(self, kind: Kind) -> Cache[Any]:
         return self._caches[kind]
@@ -72,6 +73,8 @@ class Store:
     def handle_event(self, kind: Kind, is_deleted: bool, body: Mapping[str, Any]) -> None:
         """Take in what a watch reported."""
         cache, head = self.cache(kind), body["metadata"]
+        if kind == "Pod":
+            self._note_last_words(body)
         if is_deleted:
             metadata = msgspec.convert(head, Metadata)
             if cache.remove(metadata):
@@ -80,6 +83,15 @@ class Store:
             item = decode(kind, body)
             if cache.observe(item):
                 self.announce(kind, item.metadata)
+
+    def _note_last_words(self, body: Mapping[str, Any]) -> None:
+        """A pod may end and vanish between two passes: what it said then must not vanish with it."""
+        containers = body.get("status", {}).get("containerStatuses", ())
+        if any("terminated" in container.get("state", {}) for container in containers):
+            pod = msgspec.convert(body, Pod)
+            run = owner(pod.metadata)
+            if run is not None:
+                self.pod_ended(run, pod)
 
     def forget(self, kind: Kind, metadata: Metadata) -> None:
         """A list or a 404 has shown that the object is gone."""

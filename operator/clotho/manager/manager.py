@@ -57,6 +57,7 @@ class Manager:
         self.prober = Prober(
             self.store, probe_times(settings), lambda target: metrics.probe_failures.labels(target).inc()
         )
+        self.store.pod_ended = self.prober.hear
         self.observer = Observer(self.store, self.writer, self.prober)
         self.poster = EventPoster(client, identity)
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)

@@ -114,8 +114,13 @@ def spread(samples: Iterable[HistorySample]) -> tuple[HistorySample, ...]:
 
 
 def checkpoint(situation: Situation) -> CheckpointInfo | None:
-    said = situation.progress
-    return said.checkpoint if said is not None and said.checkpoint is not None else situation.run.status.checkpoint
+    """The present trainer knows; else the newest that any has spoken of, also one whose pod is gone by now."""
+    said, probe = situation.progress, situation.observed.probes.trainer
+    if said is not None and said.checkpoint is not None:
+        return said.checkpoint
+    heard = probe.answer.checkpoint if probe is not None and probe.answer is not None else None
+    known = [each for each in (situation.run.status.checkpoint, heard) if each is not None]
+    return max(known, key=lambda each: each.step, default=None)
 
 
 def wandb_url(situation: Situation) -> str:

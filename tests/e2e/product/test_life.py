@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from e2e.product.runs import Runs, condition, letters, step_of
+import time
+
+from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Runs, condition, letters, step_of
 from namespaces import exists
 
 
@@ -34,10 +36,16 @@ def test_suspended_run_goes_on_from_its_checkpoint(runs: Runs) -> None:
 def test_deleted_run_leaves_only_the_retained_volume(runs: Runs) -> None:
     runs.kubectl.apply(letters("gone", steps=5000))
     runs.wait_for_step("gone", 1)
-    runs.kubectl.run("delete", "trainingrun", "gone", "--cascade=foreground", "--timeout=120s", timeout=130)
-    left = runs.kubectl.get("pods,services,secrets,networkpolicies,persistentvolumeclaims")["items"]
-    names = {(item["kind"], item["metadata"]["name"]) for item in left}
-    assert [kind for kind, _ in names] == ["PersistentVolumeClaim"]
+    runs.kubectl.run("delete", "trainingrun", "gone", "--timeout=60s")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (left := kinds_left(runs)) != ["PersistentVolumeClaim"]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(POLL_SECONDS)
+
+
+def kinds_left(runs: Runs) -> list[str]:
+    items = runs.kubectl.get("pods,services,secrets,networkpolicies,persistentvolumeclaims")["items"]
+    return [item["kind"] for item in items]
 
 
 def test_finished_run_expires(runs: Runs) -> None:

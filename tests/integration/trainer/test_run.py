@@ -1,10 +1,12 @@
 """A whole trainer in this process, from config file to last words, beside a stand-in for the API server."""
 
+import asyncio
 import json
 import logging
 import os
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,13 @@ async def test_a_run_from_the_first_step_to_the_last_words(model: Path, tmp_path
     assert summary["config"]["training"]["learningRate"] == 0.01
     offline = list((tmp_path / "data" / "wandb").glob("wandb/offline-run-*/*.wandb"))
     assert len(offline) == 1, "the real package wrote the run"
-    assert b"reward/mean" in offline[0].read_bytes()
+    await until(lambda: b"reward/mean" in offline[0].read_bytes())  # its own process writes, a moment later
+
+
+async def until(true: Callable[[], bool], patience: float = 30.0) -> None:
+    async with asyncio.timeout(patience):
+        while not true():  # noqa: ASYNC110 - another process writes it, without an event for us
+            await asyncio.sleep(0.05)
 
 
 async def test_a_resumed_run_registers_where_it_was_and_goes_on(model: Path, tmp_path: Path) -> None:

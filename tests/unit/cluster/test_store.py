@@ -1,8 +1,13 @@
 """Watch events become a picture of each run, and whoever waits for a change hears of it once."""
 
+from clotho.api.names import COMPONENT_LABEL, RUN_LABEL
 from clotho.cluster.cache import RunKey
+from clotho.cluster.probe import Prober, ProbeTimes
 from clotho.cluster.store import Store, decode
 from clotho.plan.model import ObjectKey
+from clotho_contract import termination
+from clotho_contract.progress import CheckpointInfo, Progress
+from clotho_contract.termination import Termination
 from rig.objects import UID, Body, pod_body, run_body
 
 RUN = RunKey("ns", "r")
@@ -69,3 +74,21 @@ def test_of_a_secret_only_the_token_is_kept() -> None:
     secret = decode("Secret", body)
     assert "dA==" in repr(secret)
     assert "YQ==" not in repr(secret)
+
+
+def test_last_words_are_heard_of_a_pod_that_is_gone_already() -> None:
+    """A trainer can save its checkpoint, end and vanish before anybody looks."""
+    store = Store()
+    prober = Prober(store, ProbeTimes(interval=30.0, startup=2.0), lambda _: None)
+    store.pod_ended = prober.hear
+    said = Progress(state="waiting", step=7, total_steps=9, checkpoint=CheckpointInfo(step=7, path="/x/7"))
+    words = termination.encode(Termination(reason="Stopped", message="saved", step=7, progress=said)).decode()
+    labels = {RUN_LABEL: "demo", COMPONENT_LABEL: "trainer"}
+    body = {
+        "metadata": {"name": "t", "namespace": "n", "uid": "u", "resourceVersion": "9", "labels": labels},
+        "status": {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0, "message": words}}}]},
+    }
+    store.handle_event("Pod", True, body)
+    heard = prober.answers(RunKey("n", "demo")).trainer
+    assert heard is not None
+    assert heard.answer == said
