@@ -18,11 +18,11 @@ POLL_SECONDS = 0.3
 Object = dict[str, Any]
 
 
-def letters(name: str, *, steps: int = 60, **spec: Any) -> Object:
-    """The example that people copy, with another name and length."""
+def letters(name: str, *, steps: int | None = None, **spec: Any) -> Object:
+    """The example that people copy, with another name and perhaps another length."""
     run: Object = yaml.safe_load((REPOSITORY / "examples" / "letters.yaml").read_text())
     run["metadata"]["name"] = name
-    run["spec"]["training"]["steps"] = steps
+    run["spec"]["training"]["steps"] = steps or run["spec"]["training"]["steps"]
     run["spec"] |= spec
     return run
 
