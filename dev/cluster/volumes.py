@@ -18,15 +18,22 @@ def offer(folder: Path) -> list[Manifest]:
 
 
 def recycle(kubectl: Kubectl, folder: Path) -> None:
-    """Runs as long as the cluster does, woken by the API server's watch."""
+    """Runs as long as the cluster does, woken by the API server's watch, which ends now and then."""
     argv = [str(kubectl.program), f"--kubeconfig={kubectl.kubeconfig}", "get", "persistentvolumes", "--watch"]
-    with subprocess.Popen([*argv, "--no-headers", f"--output={COLUMNS}"], stdout=subprocess.PIPE, text=True) as watch:
-        for line in watch.stdout or []:
-            name, phase = line.split()
-            if phase == "Released" and _is_released(kubectl, name):
-                _empty(folder / name)
-                forget = '[{"op": "remove", "path": "/spec/claimRef"}]'
-                kubectl.run("patch", "persistentvolume", name, "--type=json", f"--patch={forget}")
+    while True:
+        with subprocess.Popen(
+            [*argv, "--no-headers", f"--output={COLUMNS}"], stdout=subprocess.PIPE, text=True
+        ) as watch:
+            for line in watch.stdout or []:
+                name, phase = line.split()
+                if phase == "Released" and _is_released(kubectl, name):
+                    _offer_again(kubectl, name, folder)
+
+
+def _offer_again(kubectl: Kubectl, name: str, folder: Path) -> None:
+    _empty(folder / name)
+    forget = '[{"op": "remove", "path": "/spec/claimRef"}]'
+    kubectl.run("patch", "persistentvolume", name, "--type=json", f"--patch={forget}")
 
 
 def _is_released(kubectl: Kubectl, name: str) -> bool:
