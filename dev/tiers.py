@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "CLUSTER": "embedded"}
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,17 @@ def run(tier: Tier) -> str:
         return f"SKIPPED: {reason}"
     try:
         for command in tier.commands:
-            if (code := subprocess.run(command, check=False, env=ENVIRONMENT).returncode) != 0:
+            if (code := execute(command)) != 0:
                 return f"FAILED: `{Path(command[0]).name} {' '.join(command[1:4])}` exited with {code}"
     finally:
         if tier.afterwards:
-            subprocess.run(tier.afterwards, check=False, env=ENVIRONMENT)
+            execute(tier.afterwards)
     return "passed"
+
+
+def execute(command: tuple[str, ...]) -> int:
+    ours = {"PYTHONPATH": str(Path(__file__).parent), "CLUSTER": "embedded"} if "cluster" in command else {}
+    return subprocess.run(command, check=False, env={**os.environ, **ours}).returncode
 
 
 def main(wanted: list[str]) -> int:
