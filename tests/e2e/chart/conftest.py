@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cluster import binaries
+from cluster.chart import IMAGE_KEYS
 from cluster.kubectl import Kubectl
 from cluster.target import Embedded
 from namespaces import fresh_namespace
@@ -23,9 +24,8 @@ def release_namespace(kubectl: Kubectl) -> Iterator[str]:
 def values(embedded: Embedded, release_namespace: str) -> tuple[str, ...]:
     """Our own images, and this namespace alone: other operators may be at work in the cluster."""
     tags: Mapping[str, str] = embedded.provide_images()
-    names = {"operator": "operator", "apiServer": "api-server", "trainer": "trainer", "environment": "environment"}
     return (
-        *(f"images.{value}={tags[name]}" for value, name in names.items()),
+        *(f"images.{IMAGE_KEYS[name]}={tag}" for name, tag in tags.items()),
         "images.pullPolicy=Never",
         f"runs.namespaces={{{release_namespace}}}",
         "settings.probe.intervalSeconds=1",

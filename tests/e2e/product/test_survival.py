@@ -1,9 +1,8 @@
-"""Whatever is killed while a run trains, it completes: steps go on, nothing acknowledged is lost."""
+"""Whatever is killed while a run trains, it completes, from where its last checkpoint was."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +12,6 @@ from cluster.kubectl import Kubectl
 from e2e.product.runs import Object, Runs, letters, step_of
 
 STEPS = 160
-
-
-def counter(text: str, name: str) -> float:
-    """The sum of a metric over its labels."""
-    return sum(float(value) for value in re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
 
 
 def delete_pod(runs: Runs, component: str) -> Callable[[], None]:
@@ -61,12 +55,10 @@ def test_run_survives_the_loss_of_everything_in_turn(runs: Runs, kubectl: Kubect
         ("trainer's process", kill_process("clotho_trainer")),
         ("API server's process", kill_process("clotho_api_server")),
     ]
-    seen: list[Object] = []
     for title, strike in strikes:
         before = step_of(runs.wait(f"{run['metadata']['name']}", "training", _is_training))
         strike()
         after = runs.wait_for_step("tough", min(before + 10, STEPS))
-        seen.append(after)
         print(f"{title} lost at step {before}; now at {step_of(after)}, restarts {after['status'].get('restarts', 0)}")
 
     done = runs.wait_for_phase("tough", "Completed", "Failed")

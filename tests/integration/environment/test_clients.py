@@ -17,24 +17,10 @@ from clotho_environment.policy import Defaults, Policy, PolicyRefusedError
 from clotho_environment.recorder import Recorder
 from clotho_environment.tokenizer import TokenizerError, for_every_reader, unpack_tokenizer
 from clotho_environment.wait import RefusedError, Waiter
-from integration.environment.stand_ins import TOKEN, ApiServerStandIn, InferenceStandIn, started
+from integration.environment.stand_ins import TOKEN
 
 ATTEMPT = Completion(text="b", prompt_tokens=(1,), tokens=(2,), logprobs=(-0.5,))
 GROUP = Group([ATTEMPT], [1.0])
-
-
-@pytest.fixture
-async def inference():
-    stand_in = InferenceStandIn()
-    async with started(stand_in):
-        yield stand_in
-
-
-@pytest.fixture
-async def api_server():
-    stand_in = ApiServerStandIn()
-    async with started(stand_in):
-        yield stand_in
 
 
 @pytest.fixture

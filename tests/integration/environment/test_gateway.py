@@ -11,23 +11,9 @@ from aiohttp import web
 from clotho_environment.atropos.gateway import Gateway
 from clotho_environment.connections import open_session
 from clotho_environment.telemetry import Telemetry
-from integration.environment.stand_ins import TOKEN, ApiServerStandIn, InferenceStandIn, started, tokens_of
+from integration.environment.stand_ins import TOKEN, tokens_of
 
 REGISTRATION = {"max_token_length": 64, "desired_name": "env", "weight": 1.0, "group_size": 2}
-
-
-@pytest.fixture
-async def api_server():
-    stand_in = ApiServerStandIn()
-    async with started(stand_in):
-        yield stand_in
-
-
-@pytest.fixture
-async def inference():
-    stand_in = InferenceStandIn()
-    async with started(stand_in):
-        yield stand_in
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from integration.environment.commands import ENVIRONMENTS, Command, command, write_run
-from integration.environment.stand_ins import TOKEN, ApiServerStandIn, InferenceStandIn, started
+from integration.environment.stand_ins import TOKEN
 
 QUICK = {"concurrency": 2, "max_consecutive_failures": 2}
 
@@ -17,20 +17,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@pytest.fixture
-async def api_server():
-    stand_in = ApiServerStandIn()
-    async with started(stand_in):
-        yield stand_in
-
-
-@pytest.fixture
-async def inference():
-    stand_in = InferenceStandIn()
-    async with started(stand_in):
-        yield stand_in
 
 
 def serve(folder, api_server, inference, entry, steps=5, variables=None, **config):
