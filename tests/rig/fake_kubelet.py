@@ -74,15 +74,19 @@ class FakeKubelet:
             if self.may_finish(pod):
                 self.ended.append(component(pod))
                 await self._cluster.delete("pods", name, gracePeriodSeconds=0)
-        elif self.binds and not pod["spec"].get("nodeName"):
-            target = {"apiVersion": "v1", "kind": "Node", "name": self._node}
-            body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
-            await self._cluster.client.create(f"{self._cluster.folder('pods')}/{name}/binding", body, Body)
+        elif not pod["spec"].get("nodeName"):
+            if self.binds:
+                await self._bind(name)
         elif self.makes_ready and uid not in self._known and pod["status"].get("phase") == "Pending":
             number = next(_addresses)
             self._known[uid] = f"127.{_NETWORK}.{number // 250}.{number % 250 + 1}"
             await self._serve(self._known[uid])
             await self.set_status(name, running(pod, self._known[uid], is_ready=True))
+
+    async def _bind(self, name: str) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": self._node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        await self._cluster.client.create(f"{self._cluster.folder('pods')}/{name}/binding", body, Body)
 
     async def set_status(self, pod: str, status: Body) -> None:
         await self._cluster.patch("pods", pod, {"status": status}, "/status")

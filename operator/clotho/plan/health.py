@@ -72,7 +72,8 @@ def pod_problem(situation: Situation, part: Part, pod: Pod) -> Problem | None:
         return _stuck(part, pod, situation.now)
     if pod.status.phase != "Pending":
         return None
-    scheduled = pod.condition("PodScheduled")
+    # A bound pod has its node, whatever a late word of the scheduler says.
+    scheduled = None if pod.spec.node_name else pod.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False" and scheduled.message:
         gpus = situation.run.spec.trainer.gpus if part.component == TRAINER else 0
         node = f"a node with {gpus} nvidia.com/gpu" if gpus else f"a node for {part.title}"

@@ -135,6 +135,9 @@ def test_the_schedulers_own_words_are_passed_on() -> None:
     world = pending(conditions=[scheduled])
     assert world.now_status.message == f"Waiting for a node with 1 nvidia.com/gpu: {words}"
     assert kstatus(world.run) == "InProgress"
+    world.pods[world.named("trainer")]["spec"]["nodeName"] = "gpu-1"
+    world.settle()
+    assert words not in world.now_status.message
 
 
 @pytest.mark.parametrize(
