@@ -32,7 +32,6 @@ def test_the_policy_learns_to_write_letters(model: Path, tmp_path: Path) -> None
     print({"seconds": seconds, "first_five": mean(rewards[:5]), "last_five": mean(rewards[-5:])})
     assert mean(rewards[:5]) < 0.2
     assert mean(rewards[-5:]) > 0.9
-    assert seconds["training"] < 120
 
 
 def test_it_still_gets_there_when_each_process_is_killed_in_turn(model: Path, tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""What a run's API server has on disk at the end: every group it ever took, and what became of each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from pods import Pods
+
+# Ids are given out in order and never again, so the highest is the number of groups ever taken.
+_READ = """
+import glob, json, sqlite3
+(path,) = glob.glob("/data/**/trajectories.sqlite3", recursive=True)
+assert not glob.glob(path + "-wal"), "the API server did not close its database"
+ask = sqlite3.connect(f"file:{path}?immutable=1", uri=True).execute
+taken = ask("SELECT seq FROM sqlite_sequence WHERE name = 'groups'").fetchone()[0]
+trained = ask("SELECT step, groups FROM batches WHERE state IN ('trained', 'done') ORDER BY step").fetchall()
+waiting = ask(
+    "SELECT count(*) FROM groups LEFT JOIN batches ON batch = batches.id"
+    " WHERE batch IS NULL OR batches.state IN ('leased', 'returned')"
+).fetchone()[0]
+steps, groups = zip(*trained)
+print(json.dumps({"taken": taken, "waiting": waiting, "steps": steps, "trained": sum(groups)}))
+"""
+
+
+@dataclass(frozen=True)
+class Books:
+    taken: int
+    waiting: int
+    trained: int
+    steps: list[int]
+
+    @staticmethod
+    def of(reader: Pods, claim: str) -> Books:
+        return Books(**json.loads(reader.run("accountant", _READ, claim=claim)))
