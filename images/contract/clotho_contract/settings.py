@@ -146,3 +146,55 @@ class Wandb(Settings, frozen=True):
     )
     project: Annotated[str, Meta(min_length=1, description="Project name.")] = "atropos-tinker"
     entity: Annotated[str, Meta(description="Team or user; empty takes the key's default.")] = ""
+
+
+Quantization = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+
+
+class Ollama(Settings, frozen=True):
+    """An Ollama server that gets the finished model."""
+
+    url: Annotated[
+        str,
+        Meta(
+            max_length=512,
+            pattern=r"^https?://[^/@\s]+(/[^@\s?#]*)?$",
+            description="Base URL of the server, such as http://ollama.models:11434; without credentials.",
+        ),
+    ]
+    name: Annotated[
+        str,
+        Meta(
+            max_length=253,
+            pattern=r"^([A-Za-z0-9][-A-Za-z0-9._]*/){0,2}[A-Za-z0-9][-A-Za-z0-9._]*(:[A-Za-z0-9_][-A-Za-z0-9._]*)?$",
+            description="Name of the model there: [[host/]namespace/]model[:tag].",
+        ),
+    ]
+
+
+class Export(Settings, frozen=True):
+    """What becomes of the trained policy once the run is complete: adapters are merged and files written."""
+
+    formats: Annotated[
+        tuple[Literal["safetensors", "gguf"], ...],
+        Meta(
+            min_length=1,
+            max_length=2,
+            description="safetensors as Transformers and vLLM read them, gguf as llama.cpp and Ollama do, or both.",
+            extra_json_schema={"x-kubernetes-list-type": "set"},
+        ),
+    ] = ("gguf",)
+    quantization: Annotated[
+        Quantization, Meta(description="Precision of the weights in the GGUF file; safetensors keep the model's own.")
+    ] = "q8_0"
+    path: Annotated[
+        str,
+        Meta(
+            max_length=253,
+            pattern=r"^[A-Za-z0-9_][-A-Za-z0-9._]*(/[A-Za-z0-9_][-A-Za-z0-9._]*)*$",
+            description="Folder on the trainer's claim, relative to its root.",
+        ),
+    ] = "export"
+    ollama: Annotated[
+        Ollama | None, Meta(description="Register the GGUF file with this Ollama server; needs the format gguf.")
+    ] = None

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from clotho_contract.exports import ExportOutcome
 from clotho_contract.names import TERMINATION_MESSAGE_PATH, TERMINATION_MESSAGE_VARIABLE
 from clotho_contract.progress import Progress
 
@@ -30,6 +31,7 @@ class Termination(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     step: int | None = None
     progress: Progress | None = None  # a trainer's final figures: nobody can ask it for them any more
+    export: ExportOutcome | None = None  # what an export wrote
 
 
 def encode(termination: Termination) -> bytes:
@@ -38,6 +40,9 @@ def encode(termination: Termination) -> bytes:
         return body
     if termination.progress is not None:
         return encode(msgspec.structs.replace(termination, progress=None))
+    if termination.export is not None and termination.export.files:
+        summary = msgspec.structs.replace(termination.export, files=())
+        return encode(msgspec.structs.replace(termination, export=summary))
     excess = len(body) - LIMIT
     shorter = termination.message.encode()[: -(excess + 3)].decode(errors="ignore") + "…"
     return msgspec.json.encode(msgspec.structs.replace(termination, message=shorter))
