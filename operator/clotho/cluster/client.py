@@ -1,6 +1,7 @@
 """One keep-alive HTTP client for the Kubernetes API: typed answers, typed refusals, one time limit for everything."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -11,6 +12,7 @@ from clotho.cluster.outcomes import Status, Transient, Unauthorized, from_answer
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML: the server takes it under this name
+CHANNELS: Final = "v4.channel.k8s.io"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 T = TypeVar("T")
@@ -32,14 +34,16 @@ class ApiClient:
         timeout_seconds: float = 30.0,
         connections: int = 32,
         on_answer: Callable[[str, str], None] = _unobserved,
+        user_agent: str = "clotho-operator",
     ) -> None:
         self._credentials = credentials
         self._on_answer = on_answer
+        self._timeout = timeout_seconds
         self._session = aiohttp.ClientSession(
             base_url=credentials.server,
             connector=aiohttp.TCPConnector(limit=connections, ssl=credentials.tls or False, keepalive_timeout=75),
             timeout=aiohttp.ClientTimeout(total=timeout_seconds),
-            headers={"User-Agent": "clotho-operator"},
+            headers={"User-Agent": user_agent},
         )
 
     async def __aenter__(self) -> "ApiClient":
@@ -66,6 +70,40 @@ class ApiClient:
 
     async def delete(self, path: str, options: object, answer: type[T]) -> T:
         return msgspec.json.decode(await self._send("delete", path, options), type=answer)
+
+    async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """A plain-text answer piece by piece, for as long as it lasts: logs."""
+        no_end = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout)
+        try:
+            async with self._session.get(
+                path, params=params, headers=self._credentials.headers(), timeout=no_end
+            ) as answer:
+                if answer.status >= 400:
+                    raise from_answer(f"get {path}", answer.status, _status(await answer.read()), None)
+                async for piece in answer.content.iter_any():
+                    yield piece
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Transient(f"get {path}", str(error) or type(error).__name__) from error
+
+    @asynccontextmanager
+    async def open_channels(
+        self, path: str, params: Sequence[tuple[str, str]]
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket to a running container (exec); the first byte of each message names its channel."""
+        try:
+            async with self._session.ws_connect(
+                path,
+                params=params,
+                headers=self._credentials.headers(),
+                protocols=(CHANNELS,),
+                max_msg_size=0,
+                timeout=aiohttp.ClientWSTimeout(ws_receive=None),
+            ) as socket:
+                yield socket
+        except aiohttp.WSServerHandshakeError as error:
+            raise from_answer(f"exec {path}", error.status, Status(message=error.message), None) from error
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise Transient(f"exec {path}", str(error) or type(error).__name__) from error
 
     async def _send(
         self,

@@ -65,6 +65,28 @@ def load(kubeconfig: Path | None = None) -> Credentials:
     return from_kubeconfig(Path(os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config"))
 
 
+def load_as_kubectl(kubeconfig: Path | None, context: str) -> Credentials:
+    """For people: the kubeconfig that was named, else $KUBECONFIG, else ~/.kube/config, else the pod's own account."""
+    home = Path.home() / ".kube" / "config"
+    if kubeconfig is not None:
+        return from_kubeconfig(kubeconfig, context)
+    if listed := [Path(part) for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]:
+        return _from_first(listed, context)
+    if not home.exists() and "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists():
+        return in_cluster()
+    return from_kubeconfig(home, context)
+
+
+def _from_first(paths: list[Path], context: str) -> Credentials:
+    """Of several files, the first that has the context; unlike kubectl, entries of two files are not mixed."""
+    for path in paths[:-1]:
+        try:
+            return from_kubeconfig(path, context)
+        except CredentialsError:
+            continue
+    return from_kubeconfig(paths[-1], context)
+
+
 def in_cluster(folder: Path = SERVICE_ACCOUNT) -> Credentials:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     address = f"[{host}]" if ":" in host else host
@@ -138,21 +160,24 @@ class _Kubeconfig(_Lenient, frozen=True):
     contexts: tuple[_NamedContext, ...]
 
 
-def from_kubeconfig(path: Path) -> Credentials:
+def from_kubeconfig(path: Path, chosen_context: str = "") -> Credentials:
+    """The context that was asked for, else the file's current one."""
     try:
         config = msgspec.yaml.decode(_read(path), type=_Kubeconfig)
     except msgspec.MsgspecError as error:
         raise CredentialsError(f"kubeconfig {path}: {error}") from error
     contexts = {c.name: c.context for c in config.contexts}
-    context = contexts.get(config.current_context)
+    name = chosen_context or config.current_context
+    context = contexts.get(name)
     if context is None:
         known = ", ".join(sorted(contexts)) or "none"
-        raise CredentialsError(f"kubeconfig {path}: current-context {config.current_context!r} is not one of: {known}")
+        title = "context" if chosen_context else "current-context"
+        raise CredentialsError(f"kubeconfig {path}: {title} {name!r} is not one of: {known}")
     cluster = next((c.cluster for c in config.clusters if c.name == context.cluster), None)
     user = next((u.user for u in config.users if u.name == context.user), None)
     if cluster is None or user is None:
         raise CredentialsError(
-            f"kubeconfig {path}: context {config.current_context!r} names cluster {context.cluster!r} and user "
+            f"kubeconfig {path}: context {name!r} names cluster {context.cluster!r} and user "
             f"{context.user!r}; both must be in the file"
         )
     return Credentials(
