@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, field
 
+from clotho_contract.inline import Inline
 from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE
 from clotho_contract.settings import Inference, Model, PositiveInt, Settings, Training, Wandb
 
@@ -56,6 +57,7 @@ class RunConfig(Settings, frozen=True):
     model: Model
     training: Training
     environments: tuple[EnvironmentConfig, ...] = ()
+    inline: Inline | None = None  # instead of environments
     inference: Inference = field(default_factory=Inference)
     api_server: ApiServerConfig = field(default_factory=ApiServerConfig)
     wandb: Wandb | None = None

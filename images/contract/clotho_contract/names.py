@@ -10,6 +10,8 @@ ENVIRONMENT_STATUS_PORT: Final = 8003
 
 CONFIG_PATH: Final = Path("/etc/clotho/run.yaml")
 DATA_PATH: Final = Path("/var/lib/clotho")  # the claim of the API server, and of the trainer: each has its own
+DATASET_PATH: Final = Path("/dataset")  # where an inline run finds its prompts, and CODE_PATH its rewards and tools
+CODE_PATH: Final = Path("/code")
 TOKENIZER_PATH: Final = Path("/run/clotho/tokenizer")  # where an environment finds the policy's tokenizer
 TERMINATION_MESSAGE_PATH: Final = Path("/dev/termination-log")
 

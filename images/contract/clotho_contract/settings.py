@@ -128,6 +128,33 @@ class Training(Settings, frozen=True):
     seed: Annotated[int, Meta(ge=0, description="Seeds weights, data order and sampling.")] = 0
 
 
+class Vllm(Settings, frozen=True):
+    """How vLLM serves the policy, where inference.engine is vllm."""
+
+    mode: Annotated[
+        Literal["colocate", "server"],
+        Meta(description="colocate starts vLLM beside the training; server uses one that runs already."),
+    ] = "colocate"
+    url: Annotated[
+        str, Meta(max_length=512, pattern=r"^(https?://.+)?$", description="Base URL of the server, without /v1.")
+    ] = ""
+    adapter_path: Annotated[
+        str,
+        Meta(
+            max_length=512, description="Folder on a volume that the server mounts at the same path: adapters go there."
+        ),
+    ] = ""
+    memory_share: Annotated[
+        float, Meta(gt=0, lt=1, description="Share of the GPU's memory that a colocated vLLM takes.")
+    ] = 0.35
+    max_length: Annotated[
+        int, Meta(ge=0, description="Longest sequence that is served, prompt included; 0 takes training.maxTokens.")
+    ] = 0
+    tensor_parallel: Annotated[
+        PositiveInt, Meta(le=64, description="GPUs of the pod over which a colocated vLLM spreads each layer.")
+    ] = 1
+
+
 class Inference(Settings, frozen=True):
     """How the policy is served to the environments."""
 
@@ -136,6 +163,7 @@ class Inference(Settings, frozen=True):
     ] = "auto"
     temperature: Annotated[float, Meta(gt=0, le=10, description="Used where a request does not name one.")] = 1.0
     max_batch_size: Annotated[PositiveInt, Meta(description="Sequences decoded together.")] = 128
+    vllm: Vllm = field(default_factory=Vllm)
 
 
 class Wandb(Settings, frozen=True):
