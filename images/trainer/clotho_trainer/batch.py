@@ -42,6 +42,14 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Observed:
+    """How much of a batch the environment wrote after the prompts: what a world model learns from."""
+
+    tokens: int = 0
+    rows: int = 0  # with any such token
+
+
+@dataclass(frozen=True)
 class Batch:
     rows: tuple[Row, ...]
     figures: dict[str, float]
@@ -55,6 +63,11 @@ class Batch:
     @property
     def trained_tokens(self) -> int:
         return sum(int((row.trained & row.counted).sum()) for row in self.rows)
+
+    @property
+    def observed(self) -> Observed:
+        counts = [int((~row.trained & row.counted).sum()) for row in self.rows]
+        return Observed(sum(counts), sum(count > 0 for count in counts))
 
 
 def prepare(groups: Sequence[Group], rules: Rules, version: int) -> Batch:

@@ -17,7 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad
 
 from clotho_contract.settings import Training, WorldModel
-from clotho_trainer.batch import Row
+from clotho_trainer.batch import Observed, Row
 
 _CISPO_CLIP = 5.0  # CISPO clips the weight itself, so the small default of the ratio losses would stop it
 _MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
@@ -35,8 +35,14 @@ class GroupTrainer(GRPOTrainer):
     model: Any
     args: Any
     world_model: WorldModel = WorldModel()
+    share: float = 1.0  # of the policy's loss in the step: micro-batches are not equally large
+    observed: Observed = Observed()
     _inputs: Inputs
     _logprobs: torch.Tensor
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._sums: defaultdict[str, float] = defaultdict(float)  # figures that add up over a step's micro-batches
 
     def loss(self, inputs: Inputs) -> torch.Tensor:
         result: torch.Tensor = self.compute_loss(self.model, inputs)
@@ -49,7 +55,9 @@ class GroupTrainer(GRPOTrainer):
 
     def take_figures(self) -> dict[str, float]:
         figures = {key: float(np.nanmean(values)) for key, values in self._metrics["train"].items() if values}
+        figures |= self._sums
         self._metrics["train"] = defaultdict(list)
+        self._sums = defaultdict(float)
         return figures
 
     def reference_logprobs(self, inputs: Inputs) -> torch.Tensor:
@@ -76,24 +84,28 @@ class GroupTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         self._inputs = inputs
-        loss: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
-        if self.world_model.coefficient:
-            loss = loss + self.world_model.coefficient * self._world_model_loss(inputs)
-        return loss
+        policy: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        policy = policy * self.share
+        if not self.world_model.coefficient:
+            return policy
+        world = self._world_model_loss(inputs)
+        self._sums["policy_loss"] += policy.item()
+        self._sums["world_model_loss"] += world.item()
+        return policy + self.world_model.coefficient * world
 
     def _world_model_loss(self, inputs: Inputs) -> torch.Tensor:
-        """ECHO: cross-entropy on what the environment wrote, from the forward pass that is there anyway."""
+        """ECHO: cross-entropy on what the environment wrote, from the forward pass that is there anyway.
+
+        The parts of a step add up to its loss, however it is cut into micro-batches.
+        """
         observed = (inputs["completion_mask"] * (1 - inputs["tool_mask"])).float()
-        per_token = -self._logprobs * observed
+        per_row = (-self._logprobs * observed).sum(-1)
         kind = self.world_model.normalization
         if kind == "selected_tokens":
-            loss = per_token.sum() / observed.sum().clamp(min=1)
-        elif kind == "sequence_mean":
-            loss = (per_token.sum(-1) / observed.sum(-1).clamp(min=1)).mean()
-        else:
-            loss = (per_token.sum(-1) / observed.sum(-1).max().clamp(min=1)).mean()
-        self._metrics["train"]["world_model_loss"].append(loss.item())
-        return loss / self.current_gradient_accumulation_steps
+            return per_row.sum() / max(self.observed.tokens, 1)
+        if kind == "sequence_mean":
+            return (per_row / observed.sum(-1).clamp(min=1)).sum() / max(self.observed.rows, 1)
+        return per_row.sum() / (max(self.observed.rows, 1) * self.args.max_completion_length)
 
 
 def make_trainer(

@@ -179,14 +179,15 @@ class LocalBackend:
     def _accumulate(self, batch: Batch) -> float:
         parts = micro_batches(batch.rows, rows_each=self._rows_a_pass, tokens_each=self._tokens_a_pass)
         self._trainer.plan_accumulation(len(parts))
+        self._trainer.observed = batch.observed
         device = self._live.device
         tokens = torch.tensor(float(batch.trained_tokens), device=device)
         total = 0.0
         for part in parts:
-            share = grpo.share_of_batch(
+            self._trainer.share = grpo.share_of_batch(
                 self._training.loss.type, part, len(batch.rows), batch.trained_tokens, len(parts)
             )
-            loss = self._part_loss(part, tokens) * share
+            loss = self._part_loss(part, tokens)
             self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         return total

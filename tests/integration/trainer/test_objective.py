@@ -79,13 +79,35 @@ def test_equal_scores_change_nothing(model: Path, tmp_path: Path) -> None:
     assert policy.step(prepare(flat, policy.rules, 0), 1e-2)["gradient_norm"] == pytest.approx(0.0, abs=1e-7)
 
 
-@pytest.mark.parametrize("normalization", ["selected_tokens", "sequence_mean", "seq_mean_token_sum_norm"])
+NORMALIZATIONS = ["selected_tokens", "sequence_mean", "seq_mean_token_sum_norm"]
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
 def test_the_world_model_learns_what_the_environment_wrote(normalization: Any, model: Path, tmp_path: Path) -> None:
     settings = config(model, world_model=WorldModel(coefficient=1.0, normalization=normalization))
     policy = backend(settings, tmp_path)
     batch = prepare(groups(0), policy.rules, 0)
     losses = [policy.step(batch, 1e-2)["world_model_loss"] for _ in range(8)]
     assert losses[-1] < losses[0] * 0.8
+
+
+@pytest.mark.parametrize("normalization", NORMALIZATIONS)
+def test_micro_batches_do_not_change_the_world_model(normalization: Any, model: Path, tmp_path: Path) -> None:
+    seen = []
+    for micro in (8, 2, 3):
+        echo = WorldModel(coefficient=1.0, normalization=normalization)
+        figures = take_steps(backend(config(model, world_model=echo, micro_batch_size=micro), tmp_path), 1)[0]
+        seen.append((figures["world_model_loss"], figures["gradient_norm"]))
+    assert seen[1:] == [pytest.approx(seen[0], rel=1e-4)] * 2
+
+
+def test_without_a_coefficient_the_world_model_changes_nothing(model: Path, tmp_path: Path) -> None:
+    plain = take_steps(backend(config(model), tmp_path), 3)
+    off = take_steps(backend(config(model, world_model=WorldModel(coefficient=0.0)), tmp_path), 3)
+    on = take_steps(backend(config(model, world_model=WorldModel(coefficient=0.5)), tmp_path), 1)[0]
+    assert [step["loss"] for step in off] == [step["loss"] for step in plain]
+    assert on["policy_loss"] == pytest.approx(plain[0]["loss"], rel=1e-5), "the policy's part is as it was"
+    assert on["loss"] == pytest.approx(on["policy_loss"] + 0.5 * on["world_model_loss"], rel=1e-5)
 
 
 def test_gradient_checkpointing_gives_the_same_gradient(model: Path, tmp_path: Path) -> None:
