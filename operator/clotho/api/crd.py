@@ -1,4 +1,4 @@
-"""The TrainingRun CRD, generated from the types: `python -m clotho.api.crd FOLDER` writes it."""
+"""The CRDs, generated from the types: `python -m clotho.api.crd FOLDER` writes one file a kind."""
 
 import sys
 from pathlib import Path
@@ -6,30 +6,32 @@ from typing import Any, Final
 
 import yaml
 
-from clotho.api.names import GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR, VERSION
+from clotho.api.definitions import DEFINITIONS, Definition
+from clotho.api.names import GROUP, VERSION
 from clotho.api.rules import add_rules
 from clotho.api.schema import Schema, schema_of, without_defaults
-from clotho.api.status import TrainingRunStatus
-from clotho.api.training_run import TrainingRunSpec
 
-FILE: Final = f"{GROUP}_{PLURAL}.yaml"
 _HEADER: Final = "# Generated from operator/clotho/api by `python -m clotho.api.crd`; change it there.\n"
 
 
-def training_run_crd() -> Schema:
+def file_name(definition: Definition) -> str:
+    return f"{GROUP}_{definition.plural}.yaml"
+
+
+def crd(definition: Definition) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{definition.plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": SINGULAR,
-                "shortNames": [SHORT_NAME],
+                "kind": definition.kind,
+                "listKind": f"{definition.kind}List",
+                "plural": definition.plural,
+                "singular": definition.kind.lower(),
+                "shortNames": [definition.short_name],
                 "categories": ["all", "clotho"],
             },
             "versions": [
@@ -38,53 +40,33 @@ def training_run_crd() -> Schema:
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": _columns(),
-                    "schema": {"openAPIV3Schema": _schema()},
+                    "additionalPrinterColumns": list(definition.columns),
+                    "schema": {"openAPIV3Schema": _schema(definition)},
                 }
             ],
         },
     }
 
 
-def _schema() -> Schema:
-    status = without_defaults(schema_of(TrainingRunStatus))
-    # A run that no operator has seen yet is in progress (kstatus), and its phase is not blank.
-    status["default"] = {"observedGeneration": -1, "phase": "Pending"}
-    status["properties"]["restarts"]["default"] = 0  # so that its column says 0 instead of nothing
+def _schema(definition: Definition) -> Schema:
+    status = without_defaults(schema_of(definition.status))
+    status["default"] = definition.fresh
+    for name in definition.zeroes:
+        status["properties"][name]["default"] = 0
     root = {
         "type": "object",
-        "description": "A reinforcement-learning fine-tuning run: an API server, a trainer that serves the policy it "
-        "trains, and environments that produce scored trajectories.",
+        "description": definition.description,
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "spec": schema_of(TrainingRunSpec),
+            "spec": schema_of(definition.spec),
             "status": status,
         },
     }
-    add_rules(root)
+    add_rules(root, definition.rules)
     return root
-
-
-def _columns() -> list[Schema]:
-    def column(name: str, kind: str, path: str, **more: object) -> Schema:
-        return {"name": name, "type": kind, "jsonPath": path, **more}
-
-    return [
-        column("Phase", "string", ".status.phase"),
-        column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
-        column("Step", "integer", ".status.progress.step"),
-        column("Progress", "integer", ".status.progress.percent", description="Steps done, in percent."),
-        column("Reward", "number", ".status.progress.rewardMean", description="Mean reward of the last batch."),
-        column("Restarts", "integer", ".status.restarts"),
-        column("Age", "date", ".metadata.creationTimestamp"),
-        column("Steps", "integer", ".spec.training.steps", priority=1),
-        column("Model", "string", ".spec.model.name", priority=1),
-        column("GPUs", "integer", ".spec.trainer.gpus", priority=1),
-        column("Message", "string", ".status.message", priority=1),
-    ]
 
 
 class _Dumper(yaml.SafeDumper):
@@ -92,15 +74,16 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def render() -> str:
-    body: str = yaml.dump(training_run_crd(), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+def render(definition: Definition) -> str:
+    body: str = yaml.dump(crd(definition), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
     return _HEADER + body
 
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "crds")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE).write_text(render())
+    for definition in DEFINITIONS:
+        (folder / file_name(definition)).write_text(render(definition))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,14 @@ KIND: Final = "TrainingRun"
 PLURAL: Final = "trainingruns"
 SINGULAR: Final = "trainingrun"
 SHORT_NAME: Final = "tr"
+ENVIRONMENT_KIND: Final = "Environment"
+INFERENCE_TEST_KIND: Final = "InferenceTest"
+OwnerKind = Literal["TrainingRun", "Environment", "InferenceTest"]  # of which the operator makes something
+PLURALS: Final[dict[OwnerKind, str]] = {
+    KIND: PLURAL,
+    ENVIRONMENT_KIND: "environments",
+    INFERENCE_TEST_KIND: "inferencetests",
+}
 
 Component = Literal["api-server", "trainer", "environment"]
 API_SERVER: Final = "api-server"

@@ -1,26 +1,29 @@
-"""The API reference in docs/, made from the CRD: what `kubectl explain` says, on one page."""
+"""The API reference in docs/, made from the CRDs: what `kubectl explain` says, on one page."""
 
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clotho.api.crd import training_run_crd
+from clotho.api.crd import crd
+from clotho.api.definitions import DEFINITIONS, Definition
 
 Schema = Mapping[str, Any]
-HEADER = """# API reference: TrainingRun (`clotho.dev/v1alpha1`)
+HEADER = """# API reference (`clotho.dev/v1alpha1`)
 
-Generated from the CRD by `make crds`; `kubectl explain trainingrun.spec` says the same. Bold fields are required.
-
-| field | type | default | meaning |
-|---|---|---|---|
+Generated from the CRDs by `make crds`; `kubectl explain trainingrun.spec` says the same. Bold fields are required.
 """
+TABLE = "| field | type | default | meaning |\n|---|---|---|---|\n"
 
 
 def reference() -> str:
-    schema = training_run_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    return HEADER + "".join(_section(definition) for definition in DEFINITIONS)
+
+
+def _section(definition: Definition) -> str:
+    schema = crd(definition)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
     rows = [row for part in ("spec", "status") for row in _rows(part, schema[part])]
-    return HEADER + "".join(f"{row}\n" for row in rows)
+    return f"\n## {definition.kind}\n\n{definition.description}\n\n{TABLE}" + "".join(f"{row}\n" for row in rows)
 
 
 def _rows(path: str, schema: Schema) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """What the API server refuses beyond types and ranges: CEL, each rule with a sentence that says what is allowed."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -29,18 +30,39 @@ _CHANGEABLE: Final = (
 )
 
 
-def _immutable(*fields: str, below: str = "") -> tuple[Rule, ...]:
+def immutable(*fields: str, below: str = "", hint: str = _CHANGEABLE) -> tuple[Rule, ...]:
     return tuple(
         Rule(
             rule=f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
-            message=f"{below}{name} is immutable: {_CHANGEABLE}",
+            message=f"{below}{name} is immutable: {hint}",
             field=name,
         )
         for name in fields
     )
 
 
-_GROUP: Final = f"(has(e.config) && has(e.config.group_size) ? e.config.group_size : {DEFAULT_GROUP_SIZE})"
+NAME_RULE: Final = Rule(
+    rule="self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+    message="metadata.name: at most 63 lower-case letters, digits and hyphens, a letter first: part of host names",
+)
+
+
+def _given(name: str) -> str:
+    return f"has(self.{name}) && self.{name} != ''"
+
+
+def _one_source(where: str) -> Rule:
+    return Rule(
+        rule=f"!(({_given('configMapName')}) && ({_given('claimName')}))",
+        message=f"{where}: configMapName and claimName exclude each other",
+    )
+
+
+# An Environment's own group size is not known here: the operator checks it once it has looked it up.
+_GROUP: Final = (
+    "(has(e.config) && has(e.config.group_size) ? e.config.group_size "
+    f": has(e.environmentName) && e.environmentName != '' ? 1 : {DEFAULT_GROUP_SIZE})"
+)
 _UNEVEN: Final = f"self.environments.filter(e, self.training.batchSize % {_GROUP} != 0)"
 _BELOW: Final = f"self.training.batchSize - self.training.batchSize % {_GROUP}"
 # format() where + would read better: only its cost is estimated below the API server's limit.
@@ -52,11 +74,7 @@ _UNEVEN_MESSAGE: Final = (
 
 RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "": (
-        Rule(
-            rule="self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            message="metadata.name: at most 63 lower-case letters, digits and hyphens, a letter first: part of "
-            "host names",
-        ),
+        NAME_RULE,
         Rule(
             rule="!has(self.status) || !has(self.status.phase) "
             "|| !(self.status.phase in ['Stopped', 'Completed', 'Failed']) "
@@ -67,13 +85,18 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     ),
     "spec": (
         Rule(
-            rule=f"self.environments.all(e, self.training.batchSize % {_GROUP} == 0)",
+            rule="has(self.environments) != has(self.inline)",
+            message="a run has either environments or inline, and not both",
+        ),
+        Rule(
+            rule=f"!has(self.environments) || self.environments.all(e, self.training.batchSize % {_GROUP} == 0)",
             message="training.batchSize must be a multiple of every environment's group_size",
             expression=_UNEVEN_MESSAGE,
             field="training",
         ),
         Rule(
-            rule="self.environments.map(e, has(e.minBatchAllocation) ? e.minBatchAllocation : 0.0).sum() <= 1.0",
+            rule="!has(self.environments) "
+            "|| self.environments.map(e, has(e.minBatchAllocation) ? e.minBatchAllocation : 0.0).sum() <= 1.0",
             message="the environments' minBatchAllocation must not add up to more than 1",
             field="environments",
         ),
@@ -93,7 +116,7 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message="stop cannot be taken back; use suspend to pause a run",
             field="stop",
         ),
-        *_immutable("model", "inference", "trainer", "apiServer", "storage", "tracking", "stall"),
+        *immutable("model", "inline", "inference", "trainer", "apiServer", "storage", "tracking", "stall"),
     ),
     "spec.environments": (
         Rule(
@@ -101,8 +124,15 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message=f"environments cannot be added or removed: {_CHANGEABLE}",
         ),
     ),
-    "spec.environments[]": _immutable(
-        "weight", "minBatchAllocation", "image", "entry", "config", "template", below="environments[]."
+    "spec.environments[]": immutable(
+        "weight",
+        "minBatchAllocation",
+        "environmentName",
+        "image",
+        "entry",
+        "config",
+        "template",
+        below="environments[].",
     ),
     "spec.training": (
         Rule(
@@ -117,7 +147,7 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message="training.steps can only be raised on an existing run",
             field="steps",
         ),
-        *_immutable(
+        *immutable(
             "backend",
             "batchSize",
             "microBatchSize",
@@ -145,7 +175,15 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             field="epsilonHigh",
         ),
     ),
-    "spec.restarts": _immutable("backoffSeconds", below="restarts."),
+    "spec.inline.dataset": (
+        Rule(
+            rule=f"({_given('path')}) != ({_given('hub')})",
+            message="inline.dataset: give either path or hub",
+        ),
+        _one_source("inline.dataset"),
+    ),
+    "spec.inline.code": (_one_source("inline.code"),),
+    "spec.restarts": immutable("backoffSeconds", below="restarts."),
     "spec.storage": (
         Rule(
             rule="!self.ephemeral || !has(self.claimName) || self.claimName == ''",
@@ -163,8 +201,8 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
 }
 
 
-def add_rules(root: Schema) -> None:
-    for path, rules in RULES.items():
+def add_rules(root: Schema, found: Mapping[str, tuple[Rule, ...]]) -> None:
+    for path, rules in found.items():
         _find(root, path)["x-kubernetes-validations"] = [rule.render() for rule in rules]
 
 

@@ -33,6 +33,8 @@ def _convert(kind: inspect.Type) -> Schema:
             return _struct(kind)
         case inspect.DictType():
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        case inspect.AnyType():
+            return {"x-kubernetes-preserve-unknown-fields": True}
         case inspect.VarTupleType() | inspect.ListType():
             return {"type": "array", "items": _convert(kind.item_type)} | _lengths(kind, "Items")
         case inspect.LiteralType(values=values):

@@ -36,6 +36,12 @@ class Condition(StatusPart, frozen=True):
     observed_generation: int
 
 
+Conditions = Annotated[
+    tuple[Condition, ...],
+    Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+]
+
+
 class RunProgress(StatusPart, frozen=True):
     """How far the training is."""
 
@@ -113,10 +119,7 @@ class TrainingRunStatus(StatusPart, frozen=True):
     phase: Annotated[Phase, Meta(description="Where the run is in its life.")] = "Pending"
     observed_generation: Annotated[int, Meta(description="The generation of spec that this status is about.")] = -1
     message: Annotated[str, Meta(description="One sentence for people.")] = ""
-    conditions: Annotated[
-        tuple[Condition, ...],
-        Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
-    ] = ()
+    conditions: Conditions = ()
     progress: RunProgress | None = None
     history: Annotated[
         tuple[HistorySample, ...], Meta(max_length=10, description="At most ten samples spread over the run.")

@@ -1,14 +1,16 @@
 """TrainingRun: what a person asks for. The descriptions are what `kubectl explain` prints."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-import msgspec
 from msgspec import Meta, Struct, field
 
 from clotho.api.metadata import Metadata
+from clotho.api.names import KIND, OwnerKind
+from clotho.api.reading import read
 from clotho.api.status import TrainingRunStatus
 from clotho_contract.config import DEFAULT_GROUP_SIZE
+from clotho_contract.inline import Code, Dataset, Inline
 from clotho_contract.settings import Fraction, Inference, Model, PositiveInt, Settings, Training, Wandb
 
 ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^$|^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
@@ -20,6 +22,18 @@ PodTemplate = Annotated[
             "A partial pod (metadata, spec) merged strategically over the rendered one: node selectors, "
             "tolerations, resources, another image, extra volumes or containers. The main container is called `main`."
         )
+    ),
+]
+
+EnvironmentImage = Annotated[
+    str, Meta(max_length=512, description="Image that holds the environment; empty takes the operator's own.")
+]
+Entry = Annotated[
+    str,
+    Meta(
+        max_length=512,
+        description="What the image runs: `letters`, `module:Class`, `path/to/file.py`, `atropos:path/to/file.py`, "
+        "`reasoning-gym:<task>`, `verifiers:<name>`. Empty takes the environment's name.",
     ),
 ]
 
@@ -62,17 +76,15 @@ class EnvironmentSpec(Settings, frozen=True):
     min_batch_allocation: Annotated[
         Fraction | None, Meta(description="Smallest share of each batch that this environment fills.")
     ] = None
-    image: Annotated[
-        str, Meta(max_length=512, description="Image that holds the environment; empty takes the operator's own.")
-    ] = ""
-    entry: Annotated[
-        str,
+    environment_name: Annotated[
+        ObjectName,
         Meta(
-            max_length=512,
-            description="What the image runs: `letters`, `module:Class`, `path/to/file.py`, `atropos:path/to/file.py`, "
-            "`reasoning-gym:<task>`, `verifiers:<name>`. Empty takes the environment's name.",
+            description="An Environment of this namespace: it gives image, entry, files, secrets, settings and pod "
+            "template, as they are when the run starts. What is said here wins."
         ),
     ] = ""
+    image: EnvironmentImage = ""
+    entry: Entry = ""
     config: Annotated[
         dict[str, Any],
         Meta(
@@ -86,6 +98,27 @@ class EnvironmentSpec(Settings, frozen=True):
     def group_size(self) -> int:
         size = self.config.get("group_size", DEFAULT_GROUP_SIZE)
         return size if isinstance(size, int) and not isinstance(size, bool) else DEFAULT_GROUP_SIZE
+
+
+class DatasetSpec(Dataset, frozen=True):
+    """Where the prompts come from: a file in a ConfigMap, on a claim or in the image, or the Hugging Face Hub."""
+
+    config_map_name: Annotated[ObjectName, Meta(description="ConfigMap with the file, mounted at /dataset.")] = ""
+    claim_name: Annotated[ObjectName, Meta(description="Volume claim with the file, mounted at /dataset.")] = ""
+
+
+class CodeSpec(Code, frozen=True):
+    """Python modules with the rewards and tools: in a ConfigMap, on a claim, or in the trainer's image."""
+
+    config_map_name: Annotated[ObjectName, Meta(description="ConfigMap with the modules, mounted at /code.")] = ""
+    claim_name: Annotated[ObjectName, Meta(description="Volume claim with the modules, mounted at /code.")] = ""
+
+
+class InlineSpec(Inline, frozen=True):
+    """A dataset with reward functions, instead of environments: the trainer is the run's only pod."""
+
+    dataset: DatasetSpec
+    code: CodeSpec = field(default_factory=CodeSpec)
 
 
 class TrainerSpec(Settings, frozen=True):
@@ -161,19 +194,20 @@ Seconds = Annotated[int, Meta(ge=1, le=3_153_600_000)]
 
 
 class TrainingRunSpec(Settings, frozen=True):
-    """One reinforcement-learning fine-tuning run: `model`, `environments` and `training.steps` are enough."""
+    """One reinforcement-learning fine-tuning run: `model`, `training.steps`, and `environments` or `inline`."""
 
     model: ModelSpec
+    training: Training
     environments: Annotated[
         tuple[EnvironmentSpec, ...],
         Meta(
             min_length=1,
             max_length=32,
-            description="At least one environment.",
+            description="What produces the trajectories; at least one, or else `inline`.",
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
-    ]
-    training: Training
+    ] = ()
+    inline: InlineSpec | None = None
     inference: Inference = field(default_factory=Inference)
     trainer: TrainerSpec = field(default_factory=TrainerSpec)
     api_server: ApiServerSpec = field(default_factory=ApiServerSpec)
@@ -193,8 +227,14 @@ class TrainingRunSpec(Settings, frozen=True):
         Meta(description="Delete the run this long after it is completed, stopped or failed."),
     ] = None
 
+    @property
+    def is_inline(self) -> bool:
+        """The trainer makes the trajectories itself, and is the run's only pod."""
+        return self.inline is not None
+
 
 class TrainingRun(Struct, frozen=True, kw_only=True):
+    kind: ClassVar[OwnerKind] = KIND
     metadata: Metadata
     spec: TrainingRunSpec
     status: TrainingRunStatus = field(default_factory=TrainingRunStatus)
@@ -203,32 +243,15 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
 class UnreadableRun(Struct, frozen=True, kw_only=True):
     """A run whose spec does not decode (the CRD was changed under it): its status can still say so."""
 
+    kind: ClassVar[OwnerKind] = KIND
     metadata: Metadata
     problem: str
     status: TrainingRunStatus = field(default_factory=TrainingRunStatus)
 
 
-class _Envelope(Struct, frozen=True):
-    metadata: Metadata
-    status: Any = None
-
-
 def parse(body: Mapping[str, Any]) -> TrainingRun | UnreadableRun:
-    """Read what the API server sent. A broken status is forgotten: it is derived again. A broken spec is reported."""
-    envelope = msgspec.convert(body, _Envelope)
-    try:
-        status = msgspec.convert(envelope.status or {}, TrainingRunStatus)
-    except msgspec.ValidationError:
-        status = TrainingRunStatus()
-    try:
-        spec = msgspec.convert(body.get("spec", {}), TrainingRunSpec)
-    except msgspec.ValidationError as error:
-        return UnreadableRun(metadata=envelope.metadata, problem=_spell_out(str(error)), status=status)
-    return TrainingRun(metadata=envelope.metadata, spec=spec, status=status)
-
-
-def _spell_out(problem: str) -> str:
-    """`Expected `int`, got `str` - at `$.training.steps`` -> `spec.training.steps: expected `int`, got `str``."""
-    what, found, where = problem.partition(" - at `")
-    path = f"spec{where.rstrip('`').removeprefix('$')}" if found else "spec"
-    return f"{path}: {what[:1].lower()}{what[1:]}"
+    """Read what the API server sent."""
+    metadata, spec, status = read(body, TrainingRunSpec, TrainingRunStatus)
+    if isinstance(spec, str):
+        return UnreadableRun(metadata=metadata, problem=spec, status=status)
+    return TrainingRun(metadata=metadata, spec=spec, status=status)

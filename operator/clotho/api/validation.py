@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from clotho.api.training_run import EnvironmentSpec, TrainingRunSpec
+from clotho.api.training_run import EnvironmentSpec, InlineSpec, TrainingRunSpec
+from clotho_contract.inline import problems as inline_problems
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
@@ -22,6 +23,10 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
         yield f"environments: {repeated} appears more than once"
     if sum(environment.min_batch_allocation or 0.0 for environment in spec.environments) > 1.0:
         yield "environments: the minBatchAllocation of all must not add up to more than 1"
+    if bool(spec.environments) == spec.is_inline:
+        yield "a run has either environments or inline, and not both"
+    if spec.inline is not None:
+        yield from _inline_problems(spec.inline)
     if spec.training.backend == "tinker" and not spec.trainer.tinker_secret_name:
         yield "trainer.tinkerSecretName is needed by training.backend tinker: the Secret with TINKER_API_KEY"
     if spec.model.quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):
@@ -35,6 +40,13 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
         yield (
             "tracking.wandb.secretName is needed in mode online: the Secret with WANDB_API_KEY; or set mode to offline"
         )
+
+
+def _inline_problems(inline: InlineSpec) -> Iterator[str]:
+    yield from inline_problems(inline)
+    for where, source in (("dataset", inline.dataset), ("code", inline.code)):
+        if source.config_map_name and source.claim_name:
+            yield f"inline.{where}: configMapName and claimName exclude each other"
 
 
 def _batch_problems(spec: TrainingRunSpec) -> Iterator[str]:

@@ -7,25 +7,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from clotho.api.crd import FILE, render, training_run_crd
+from clotho.api.crd import crd, file_name, render
+from clotho.api.definitions import DEFINITIONS, TRAINING_RUN, Definition
 from clotho.api.status import Phase, TrainingRunStatus
 from clotho.api.training_run import TrainingRun, TrainingRunSpec, UnreadableRun, parse
 from clotho.api.validation import problems
 from unit.render.cases import CASES, run_of
 
 CRDS = Path(__file__).parents[3] / "crds"
-VERSION = training_run_crd()["spec"]["versions"][0]
+VERSION = crd(TRAINING_RUN)["spec"]["versions"][0]
 ROOT = VERSION["schema"]["openAPIV3Schema"]
 SPEC = ROOT["properties"]["spec"]
 Body = dict[str, Any]
 
 
-def test_the_file_is_up_to_date() -> None:
-    assert (CRDS / FILE).read_text() == render(), "run `python -m clotho.api.crd crds`"
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.kind)
+def test_the_files_are_up_to_date(definition: Definition) -> None:
+    assert (CRDS / file_name(definition)).read_text() == render(definition), "run `make crds`"
 
 
-def test_it_is_far_below_what_client_side_apply_takes() -> None:
-    assert len(render()) < 100_000
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.kind)
+def test_they_are_far_below_what_client_side_apply_takes(definition: Definition) -> None:
+    assert len(render(definition)) < 100_000
 
 
 def fields(schema: Body, path: str) -> Iterator[tuple[str, Body]]:
@@ -34,8 +37,10 @@ def fields(schema: Body, path: str) -> Iterator[tuple[str, Body]]:
         yield from fields(inner.get("items", inner), f"{path}.{name}")
 
 
-def test_every_field_of_the_spec_is_explained() -> None:
-    assert [path for path, schema in fields(SPEC, "spec") if "description" not in schema] == []
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.kind)
+def test_every_field_of_the_spec_is_explained(definition: Definition) -> None:
+    spec = crd(definition)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert [path for path, schema in fields(spec, "spec") if "description" not in schema] == []
 
 
 def test_little_is_required() -> None:
@@ -74,7 +79,7 @@ def test_a_run_that_nobody_has_seen_is_in_progress() -> None:
 def test_columns_and_names() -> None:
     shown = [column["name"] for column in VERSION["additionalPrinterColumns"] if not column.get("priority")]
     assert shown == ["Phase", "Ready", "Step", "Progress", "Reward", "Restarts", "Age"]
-    assert training_run_crd()["spec"]["names"]["shortNames"] == ["tr"]
+    assert crd(TRAINING_RUN)["spec"]["names"]["shortNames"] == ["tr"]
 
 
 def test_every_training_setting_but_steps_is_immutable() -> None:

@@ -1,0 +1,101 @@
+"""The kinds of clotho.dev, as the API server is told about them: names, columns, rules."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from clotho.api import environment, inference_test, names, rules
+from clotho.api.environment import CatalogueSpec, EnvironmentStatus
+from clotho.api.inference_test import InferenceTestSpec, InferenceTestStatus
+from clotho.api.schema import Schema
+from clotho.api.status import TrainingRunStatus
+from clotho.api.training_run import TrainingRunSpec
+
+
+class Definition(Struct, frozen=True, kw_only=True):
+    """`fresh`: the status of an object that no operator has seen yet, so that it is in progress for kstatus."""
+
+    kind: str
+    plural: str
+    short_name: str
+    description: str
+    spec: type
+    status: type
+    columns: tuple[Schema, ...]
+    rules: Mapping[str, tuple[rules.Rule, ...]]
+    fresh: dict[str, Any] = field(default_factory=lambda: {"observedGeneration": -1})
+    zeroes: tuple[str, ...] = ()  # fields of the status whose column should say 0 instead of nothing
+
+
+def _column(name: str, kind: str, path: str, **more: object) -> Schema:
+    return {"name": name, "type": kind, "jsonPath": path, **more}
+
+
+_READY: Final = _column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status')
+_AGE: Final = _column("Age", "date", ".metadata.creationTimestamp")
+_MESSAGE: Final = _column("Message", "string", ".status.message", priority=1)
+
+TRAINING_RUN: Final = Definition(
+    kind=names.KIND,
+    plural=names.PLURAL,
+    short_name=names.SHORT_NAME,
+    description="A reinforcement-learning fine-tuning run: an API server, a trainer that serves the policy it "
+    "trains, and environments that produce scored trajectories.",
+    spec=TrainingRunSpec,
+    status=TrainingRunStatus,
+    columns=(
+        _column("Phase", "string", ".status.phase"),
+        _READY,
+        _column("Step", "integer", ".status.progress.step"),
+        _column("Progress", "integer", ".status.progress.percent", description="Steps done, in percent."),
+        _column("Reward", "number", ".status.progress.rewardMean", description="Mean reward of the last batch."),
+        _column("Restarts", "integer", ".status.restarts"),
+        _AGE,
+        _column("Steps", "integer", ".spec.training.steps", priority=1),
+        _column("Model", "string", ".spec.model.name", priority=1),
+        _column("GPUs", "integer", ".spec.trainer.gpus", priority=1),
+        _MESSAGE,
+    ),
+    rules=rules.RULES,
+    fresh={"observedGeneration": -1, "phase": "Pending"},
+    zeroes=("restarts",),
+)
+ENVIRONMENT: Final = Definition(
+    kind=names.ENVIRONMENT_KIND,
+    plural=names.PLURALS[names.ENVIRONMENT_KIND],
+    short_name="tenv",
+    description="An environment that runs can use by its name: where its code is, and which settings it has.",
+    spec=CatalogueSpec,
+    status=EnvironmentStatus,
+    columns=(
+        _READY,
+        _column("Class", "string", ".status.className"),
+        _column("Description", "string", ".status.description"),
+        _AGE,
+        _column("Image", "string", ".spec.image", priority=1),
+        _column("Entry", "string", ".spec.entry", priority=1),
+        _MESSAGE,
+    ),
+    rules=environment.RULES,
+)
+INFERENCE_TEST: Final = Definition(
+    kind=names.INFERENCE_TEST_KIND,
+    plural=names.PLURALS[names.INFERENCE_TEST_KIND],
+    short_name="it",
+    description="A trial of an environment with models that are served somewhere, before anything is trained.",
+    spec=InferenceTestSpec,
+    status=InferenceTestStatus,
+    columns=(
+        _column("Phase", "string", ".status.phase"),
+        _column("Works", "boolean", ".status.summary.environmentWorks", description="Whether the environment works."),
+        _column("Best", "string", ".status.summary.bestModel", description="The most accurate model."),
+        _column("Accuracy", "number", ".status.summary.averageAccuracy", description="Mean over the models."),
+        _AGE,
+        _column("Environment", "string", ".spec.environmentName", priority=1),
+        _MESSAGE,
+    ),
+    rules=inference_test.RULES,
+    fresh={"observedGeneration": -1, "phase": "Pending"},
+)
+DEFINITIONS: Final = (TRAINING_RUN, ENVIRONMENT, INFERENCE_TEST)

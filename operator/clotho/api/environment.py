@@ -1,0 +1,107 @@
+"""Environment: an entry of the catalogue. What a person says about it, and what it says about itself."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Final
+
+from msgspec import Meta, Struct, field
+
+from clotho.api.metadata import Metadata
+from clotho.api.names import ENVIRONMENT_KIND, OwnerKind
+from clotho.api.reading import read
+from clotho.api.rules import NAME_RULE, Rule
+from clotho.api.status import Condition, Conditions, ConditionType, StatusPart
+from clotho.api.training_run import Entry, EnvironmentImage, ObjectName, PodTemplate
+from clotho_contract.description import MAX_FIELDS, ConfigField
+from clotho_contract.settings import Settings
+
+
+class EnvironmentSource(Settings, frozen=True):
+    """Where an environment's code is."""
+
+    image: EnvironmentImage = ""
+    entry: Entry = ""
+    config_map_name: Annotated[
+        ObjectName,
+        Meta(
+            description="ConfigMap with Python files, mounted at /environment (entry: /environment/mine.py, or "
+            "atropos:/environment/mine.py): no image needs to be built."
+        ),
+    ] = ""
+
+
+class CatalogueSpec(EnvironmentSource, frozen=True):
+    """An environment that runs can use by its name."""
+
+    description: Annotated[
+        str, Meta(max_length=500, description="Shown in lists; empty takes what the environment's class says.")
+    ] = ""
+    secret_name: Annotated[
+        ObjectName,
+        Meta(
+            description="Secret whose keys become environment variables of the environment's pods in runs and "
+            "inference tests; never of the pod that describes it."
+        ),
+    ] = ""
+    config: Annotated[
+        dict[str, Any], Meta(description="Settings for every run that uses it; what a run says itself wins.")
+    ] = field(default_factory=dict)
+    template: PodTemplate = field(default_factory=dict)
+
+
+class Described(StatusPart, frozen=True):
+    """What the fields below were read from; the environment is described again when it differs."""
+
+    image: Annotated[str, Meta(description="The image that was imported from.")]
+    entry: Annotated[str, Meta(description="The entry that was imported.")]
+    files: Annotated[str, Meta(description="Hash of the ConfigMap's contents.")] = ""
+    time: Annotated[datetime | None, Meta(description="When.")] = None
+
+
+class EnvironmentStatus(StatusPart, frozen=True):
+    """Derived by the operator; never edited by people."""
+
+    observed_generation: Annotated[int, Meta(description="The generation of spec that this status is about.")] = -1
+    message: Annotated[str, Meta(description="One sentence for people.")] = ""
+    conditions: Conditions = ()
+    described: Described | None = None
+    name: Annotated[str, Meta(description="The environment's own name.")] = ""
+    class_name: Annotated[str, Meta(description="Its class.")] = ""
+    description: Annotated[str, Meta(description="The first line of the class's documentation.")] = ""
+    fields: Annotated[
+        tuple[ConfigField, ...], Meta(max_length=MAX_FIELDS, description="What can be set in `config`.")
+    ] = ()
+    omitted_fields: Annotated[int, Meta(description="Fields that did not fit in here.")] = 0
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        return next((c for c in self.conditions if c.type == kind), None)
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    kind: ClassVar[OwnerKind] = ENVIRONMENT_KIND
+    metadata: Metadata
+    spec: CatalogueSpec
+    status: EnvironmentStatus = field(default_factory=EnvironmentStatus)
+
+    @property
+    def entry(self) -> str:
+        return self.spec.entry or self.metadata.name
+
+
+class UnreadableEnvironment(Struct, frozen=True, kw_only=True):
+    """Its spec does not decode (the CRD was changed under it); its status can still say so."""
+
+    kind: ClassVar[OwnerKind] = ENVIRONMENT_KIND
+    metadata: Metadata
+    problem: str
+    status: EnvironmentStatus = field(default_factory=EnvironmentStatus)
+
+
+def parse(body: Mapping[str, Any]) -> Environment | UnreadableEnvironment:
+    metadata, spec, status = read(body, CatalogueSpec, EnvironmentStatus)
+    if isinstance(spec, str):
+        return UnreadableEnvironment(metadata=metadata, problem=spec, status=status)
+    return Environment(metadata=metadata, spec=spec, status=status)
+
+
+RULES: Final[dict[str, tuple[Rule, ...]]] = {"": (NAME_RULE,)}

@@ -1,0 +1,63 @@
+"""The settings of a TrainingRun by their paths (`training.steps`), described like an environment's own fields."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, Final
+
+from clotho.api.schema import Schema, schema_of
+from clotho.api.training_run import TrainingRunSpec
+from clotho_contract.description import ConfigField
+
+_NOT_SETTINGS: Final = frozenset({"suspend", "stop"})  # what happens to a live run, not how it is made
+_SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
+
+
+@cache
+def run_fields() -> Mapping[str, ConfigField]:
+    """Every leaf of the spec that holds a single value."""
+    return {field.name: field for field in _leaves(schema_of(TrainingRunSpec), "") if field.name not in _NOT_SETTINGS}
+
+
+def _leaves(schema: Schema, path: str) -> Iterator[ConfigField]:
+    required = schema.get("required", ())
+    for name, inner in schema.get("properties", {}).items():
+        where = f"{path}.{name}" if path else name
+        if "properties" in inner:
+            yield from _leaves(inner, where)
+        elif inner.get("type") in _SCALARS:
+            yield _field(where, inner, is_required=name in required)
+
+
+def _field(path: str, schema: Schema, *, is_required: bool) -> ConfigField:
+    limits = {
+        f"exclusive_{bound}" if schema.get(f"exclusive{bound.capitalize()}") else bound: schema[bound]
+        for bound in ("minimum", "maximum")
+        if bound in schema
+    }
+    return ConfigField(
+        name=path,
+        type=schema["type"],
+        default=schema.get("default", "" if schema["type"] == "string" else None),
+        description=schema.get("description", ""),
+        required=is_required,
+        min_length=schema.get("minLength"),
+        max_length=schema.get("maxLength"),
+        enum=tuple(schema.get("enum", ())),
+        **limits,
+    )
+
+
+def value_at(spec: Mapping[str, Any], path: str) -> Any:
+    """What a spec says at a path; None when it says nothing."""
+    value: Any = spec
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def with_value(spec: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy that says something else at that path."""
+    first, _, rest = path.partition(".")
+    inner = spec.get(first)
+    changed = with_value(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value
+    return {**spec, first: changed}
