@@ -89,6 +89,11 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message="a run has either environments or inline, and not both",
         ),
         Rule(
+            rule="!has(self.inline) || has(self.inline.tools) || self.training.worldModel.coefficient == 0.0",
+            message="training.worldModel needs inline.tools: without them nobody but the policy writes tokens",
+            field="training",
+        ),
+        Rule(
             rule=f"!has(self.environments) || self.environments.all(e, self.training.batchSize % {_GROUP} == 0)",
             message="training.batchSize must be a multiple of every environment's group_size",
             expression=_UNEVEN_MESSAGE,

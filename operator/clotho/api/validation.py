@@ -27,6 +27,8 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
         yield "a run has either environments or inline, and not both"
     if spec.inline is not None:
         yield from _inline_problems(spec.inline)
+        if spec.inline.tools is None and spec.training.world_model.coefficient:
+            yield "training.worldModel needs inline.tools: without them nobody but the policy writes tokens"
     if spec.training.backend == "tinker" and not spec.trainer.tinker_secret_name:
         yield "trainer.tinkerSecretName is needed by training.backend tinker: the Secret with TINKER_API_KEY"
     if spec.model.quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):

@@ -61,7 +61,7 @@ def questions(run: TrainingRun, pods: tuple[Pod, ...], known: Probes, now: datet
     asked = [Question("trainer", trainer)] if trainer else []
     if is_suspicious(run, known, now):
         asked += [Question("api_server", api_server)] if api_server else []
-        asked += [Question("inference", trainer)] if trainer else []
+        asked += [Question("inference", trainer)] if trainer and not run.spec.is_inline else []
     return tuple(asked)
 
 

@@ -87,7 +87,9 @@ def parts_of(run: TrainingRun, observed: Observed) -> Parts:
         )
 
     return Parts(
-        api_server=part(API_SERVER, API_SERVER, "", 1, stored.api_server if stored else None),
+        api_server=part(
+            API_SERVER, API_SERVER, "", 0 if run.spec.is_inline else 1, stored.api_server if stored else None
+        ),
         trainer=part(TRAINER, TRAINER, "", 1, stored.trainer if stored else None),
         environments=tuple(
             part(ENVIRONMENT, each.name, each.name, each.replicas, environments.get(each.name))

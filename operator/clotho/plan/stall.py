@@ -89,6 +89,8 @@ def find_cause(situation: Situation) -> Cause:
     if problem := _silence(probes.trainer, parts.trainer):
         words = f"the trainer does not answer ({problem})"
         return Cause(name="TrainerHung", explanation=words, guilty=TRAINER)
+    if situation.run.spec.is_inline:
+        return Cause(name="TrainerHung", explanation="the trainer answers but makes no step", guilty=TRAINER)
     if problem := _silence(probes.inference, parts.trainer):
         words = f"the inference server does not answer ({problem})"
         return Cause(name="InferenceNotAnswering", explanation=words, guilty=TRAINER)

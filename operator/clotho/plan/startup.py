@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
-from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER
+from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
 from clotho.plan.completion import has_trained_enough
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey
 from clotho.plan.parts import Part
@@ -32,10 +32,9 @@ def _objects(situation: Situation) -> Iterator[Action]:
         yield Create(key=secret, manifest=objects.secret(run, config), random_keys=objects.RANDOM_KEYS)
     elif _differs(situation, secret, fingerprint(config)):  # training.steps was raised: the trainer re-reads the file
         yield Apply(key=secret, manifest=objects.secret(run, config))
-    makers: list[tuple[Kind, Callable[..., Manifest]]] = [
-        ("NetworkPolicy", objects.network_policy),
-        ("Service", objects.service),
-    ]
+    makers: list[tuple[Kind, Callable[..., Manifest]]] = [("Service", objects.service)]
+    if not run.spec.is_inline:
+        makers.insert(0, ("NetworkPolicy", objects.network_policy))
     if run.spec.trainer.disruption_budget:
         makers.append(("PodDisruptionBudget", objects.disruption_budget))
     for kind, make in makers:
@@ -49,7 +48,8 @@ def _claims(situation: Situation) -> Iterator[Create]:
     run = situation.run
     if run.spec.storage.ephemeral:
         return
-    for component in (API_SERVER, TRAINER):
+    components: tuple[Component, ...] = (TRAINER,) if run.spec.is_inline else (API_SERVER, TRAINER)
+    for component in components:
         key = ObjectKey("PersistentVolumeClaim", claim_name(run.metadata, component))
         is_brought_along = component == TRAINER and run.spec.storage.claim_name
         if not is_brought_along and _is_absent(situation, key):

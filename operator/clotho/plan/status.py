@@ -4,7 +4,7 @@ from datetime import datetime
 
 import msgspec
 
-from clotho.api.names import Component
+from clotho.api.names import API_SERVER, Component
 from clotho.api.status import (
     FINISHED_PHASES,
     Components,
@@ -78,7 +78,7 @@ def _message(decision: Decision, progress: RunProgress | None) -> str:
 def _components(decision: Decision) -> Components:
     parts = decision.parts
     return Components(
-        api_server=_component(parts.api_server),
+        api_server=_component(parts.api_server) if parts.api_server.replicas else None,
         trainer=_component(parts.trainer),
         environments=tuple(_component(part) for part in parts.environments),
     )
@@ -122,6 +122,8 @@ def _part_conditions(decision: Decision) -> list[tuple[ConditionType, Truth, str
     found: list[tuple[ConditionType, Truth, str, str]] = []
     for component, kind in _PART_CONDITIONS.items():
         parts = [part for part in decision.parts if part.component == component]
+        if not parts or (component == API_SERVER and not parts[0].replicas):
+            continue  # an inline run has a trainer only
         behind = next((part for part in parts if not part.is_ready), None)
         if behind is None:
             found.append((kind, "True", "Ready", ""))

@@ -1,16 +1,18 @@
 """The run's config file, the one thing that all its pods read."""
 
 import hashlib
+from typing import TypeVar
 
 import msgspec
 
 from clotho.api.names import API_SERVER, TRAINER
-from clotho.api.training_run import EnvironmentSpec, Storage, TrainingRun
+from clotho.api.training_run import EnvironmentSpec, InlineSpec, Storage, TrainingRun
 from clotho.render.names import host_name, run_id
 from clotho.render.quantity import quantity_bytes
 from clotho_contract import config as contract
+from clotho_contract.inline import Code, Dataset, Inline
 from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT
-from clotho_contract.settings import Model, Wandb
+from clotho_contract.settings import Model, Settings, Wandb
 
 
 def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
@@ -22,14 +24,28 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
             api_server=f"http://{host_name(metadata, API_SERVER, cluster_domain)}:{API_SERVER_PORT}",
             inference=f"http://{host_name(metadata, TRAINER, cluster_domain)}:{INFERENCE_PORT}",
         ),
-        model=Model(**{name: getattr(spec.model, name) for name in Model.__struct_fields__}),
+        model=_as(Model, spec.model),
         training=spec.training,
         environments=tuple(_environment(environment) for environment in spec.environments),
+        inline=spec.inline and _inline(spec.inline),
         inference=spec.inference,
         api_server=contract.ApiServerConfig(max_queue_bytes=_queue_limit(spec.storage)),
-        wandb=wandb and Wandb(**{name: getattr(wandb, name) for name in Wandb.__struct_fields__}),
+        wandb=wandb and _as(Wandb, wandb),
         stall_after_seconds=spec.stall.after_seconds,
     )
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def _as(kind: type[S], wider: S) -> S:
+    """What the pods read of it, without the fields that are for the operator alone."""
+    return kind(**{name: getattr(wider, name) for name in kind.__struct_fields__})
+
+
+def _inline(spec: InlineSpec) -> Inline:
+    pods = _as(Inline, spec)
+    return msgspec.structs.replace(pods, dataset=_as(Dataset, spec.dataset), code=_as(Code, spec.code))
 
 
 def _queue_limit(storage: Storage) -> int:

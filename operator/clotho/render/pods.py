@@ -1,5 +1,6 @@
 """The three kinds of pods of a run. All are created at once and wait inside for what they need."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from clotho.api.names import (
@@ -35,9 +36,11 @@ from clotho.render.settings import RenderSettings
 from clotho_contract.names import (
     ADMIN_TOKEN_VARIABLE,
     API_SERVER_PORT,
+    CODE_PATH,
     CONFIG_PATH,
     DATA_PATH,
     DATA_VARIABLE,
+    DATASET_PATH,
     ENVIRONMENT_STATUS_PORT,
     ENVIRONMENT_VARIABLE,
     INFERENCE_PORT,
@@ -84,6 +87,7 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
 
 def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attempt: int) -> Manifest:
     gpus = run.spec.trainer.gpus
+    inline = tuple(_inline_volumes(run))
     needs = resources("2", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else resources("250m", "1Gi", {})
     main = {
         "name": MAIN,
@@ -97,6 +101,7 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
             mount("data", str(DATA_PATH)),
             mount("models", MODELS_PATH, read_only=True),
             mount("shm", "/dev/shm"),  # noqa: S108 - torch's workers talk through it
+            *(mount(name, path, read_only=True) for name, path, _ in inline),
         ],
         **probes(TRAINER_STATUS_PORT),
     }
@@ -110,6 +115,7 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
             _claim_or_scratch("data", trainer_claim_name(run)),
             _claim_or_scratch("models", run.spec.model.claim_name),  # an init container of the template may fill it
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY[gpus > 0]}},
+            *({"name": name, **volume} for name, _, volume in inline),
         ],
     }
     labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts), ATTEMPT_LABEL: str(attempt)}
@@ -227,6 +233,20 @@ def _lawful(container: Manifest, default_image: str, settings: RenderSettings, p
     """Restricted Pod Security and a /tmp, where the container does not say otherwise; the main image if it has none."""
     defaults = {"image": default_image, "imagePullPolicy": settings.image_pull_policy, **EVERY_CONTAINER}
     return merge(defaults, container, f"{path}.{container['name']}")
+
+
+def _inline_volumes(run: TrainingRun) -> Iterator[tuple[str, str, Manifest]]:
+    """Name, place and source of what an inline run brings along."""
+    if run.spec.inline is None:
+        return
+    for name, path, source in (
+        ("dataset", DATASET_PATH, run.spec.inline.dataset),
+        ("code", CODE_PATH, run.spec.inline.code),
+    ):
+        if source.config_map_name:
+            yield name, str(path), {"configMap": {"name": source.config_map_name}}
+        elif source.claim_name:
+            yield name, str(path), {"persistentVolumeClaim": {"claimName": source.claim_name, "readOnly": True}}
 
 
 def _shared_mounts() -> list[Manifest]:

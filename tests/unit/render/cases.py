@@ -75,6 +75,15 @@ CASES: dict[str, Body] = {
         },
         "storage": {"ephemeral": True},
     },
+    "inline": {
+        "model": {"name": "Qwen/Qwen3-0.6B"},
+        "inline": {
+            "dataset": {"configMapName": "sums", "path": "train.jsonl"},
+            "code": {"claimName": "our-code"},
+            "rewards": {"measures": [{"name": "correct", "entry": "rewards:correct"}]},
+        },
+        "training": {"steps": 100},
+    },
 }
 
 
