@@ -113,8 +113,9 @@ class Training(Settings, frozen=True):
     weight_decay: Annotated[float, Meta(ge=0, description="Decoupled weight decay (AdamW).")] = 0.0
     max_grad_norm: Annotated[float, Meta(gt=0, description="Gradients are clipped to this norm.")] = 1.0
     gradient_checkpointing: Annotated[
-        bool, Meta(description="Recompute activations instead of keeping them: slower, less memory.")
-    ] = True
+        bool | None,
+        Meta(description="Recompute activations instead of keeping them; absent: only when they do not fit."),
+    ] = None
     lora: Lora = field(default_factory=Lora)
     loss: Loss = field(default_factory=Loss)
     world_model: WorldModel = field(default_factory=WorldModel)
@@ -159,8 +160,13 @@ class Inference(Settings, frozen=True):
     """How the policy is served to the environments."""
 
     engine: Annotated[
-        Literal["auto", "transformers", "vllm"], Meta(description="auto picks the fastest engine that fits the model.")
+        Literal["auto", "fast", "transformers", "vllm"],
+        Meta(description="auto picks fast on CUDA for dense Qwen2, Qwen3, Llama and Mistral models, else transformers."),
     ] = "auto"
+    weight_updates: Annotated[
+        Literal["in_flight", "drained"],
+        Meta(description="New weights take over sequences in flight, or wait until those are finished."),
+    ] = "in_flight"
     temperature: Annotated[float, Meta(gt=0, le=10, description="Used where a request does not name one.")] = 1.0
     max_batch_size: Annotated[PositiveInt, Meta(description="Sequences decoded together.")] = 128
     vllm: Vllm = field(default_factory=Vllm)
