@@ -51,7 +51,7 @@ def pod_body(
             "resourceVersion": str(version),
             "labels": {
                 "clotho.dev/run": "r",
-                "clotho.dev/run-uid": UID,
+                "clotho.dev/owner-uid": UID,
                 "app.kubernetes.io/component": component,
             },
         },

@@ -11,23 +11,8 @@ from clotho.api.names import ENVIRONMENT_KIND, OwnerKind
 from clotho.api.reading import read
 from clotho.api.rules import NAME_RULE, Rule
 from clotho.api.status import Condition, Conditions, ConditionType, StatusPart
-from clotho.api.training_run import Entry, EnvironmentImage, ObjectName, PodTemplate
+from clotho.api.training_run import EnvironmentSource, PodTemplate, SecretVariables
 from clotho_contract.description import MAX_FIELDS, ConfigField
-from clotho_contract.settings import Settings
-
-
-class EnvironmentSource(Settings, frozen=True):
-    """Where an environment's code is."""
-
-    image: EnvironmentImage = ""
-    entry: Entry = ""
-    config_map_name: Annotated[
-        ObjectName,
-        Meta(
-            description="ConfigMap with Python files, mounted at /environment (entry: /environment/mine.py, or "
-            "atropos:/environment/mine.py): no image needs to be built."
-        ),
-    ] = ""
 
 
 class CatalogueSpec(EnvironmentSource, frozen=True):
@@ -36,13 +21,7 @@ class CatalogueSpec(EnvironmentSource, frozen=True):
     description: Annotated[
         str, Meta(max_length=500, description="Shown in lists; empty takes what the environment's class says.")
     ] = ""
-    secret_name: Annotated[
-        ObjectName,
-        Meta(
-            description="Secret whose keys become environment variables of the environment's pods in runs and "
-            "inference tests; never of the pod that describes it."
-        ),
-    ] = ""
+    secret_name: SecretVariables = ""
     config: Annotated[
         dict[str, Any], Meta(description="Settings for every run that uses it; what a run says itself wins.")
     ] = field(default_factory=dict)

@@ -6,13 +6,12 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from clotho.api.environment import EnvironmentSource
 from clotho.api.metadata import Metadata
 from clotho.api.names import INFERENCE_TEST_KIND, OwnerKind
 from clotho.api.reading import read
 from clotho.api.rules import NAME_RULE, Rule, immutable
 from clotho.api.status import Condition, Conditions, ConditionType, StatusPart
-from clotho.api.training_run import ObjectName
+from clotho.api.training_run import EnvironmentSource, ObjectName
 from clotho_contract.settings import Settings
 
 OPENROUTER: Final = "https://openrouter.ai/api/v1"

@@ -20,13 +20,22 @@ PLURALS: Final[dict[OwnerKind, str]] = {
     INFERENCE_TEST_KIND: "inferencetests",
 }
 
-Component = Literal["api-server", "trainer", "environment"]
+Component = Literal["api-server", "trainer", "environment", "exporter"]  # of a run
 API_SERVER: Final = "api-server"
 TRAINER: Final = "trainer"
 ENVIRONMENT: Final = "environment"
+EXPORTER: Final = "exporter"
 
-RUN_LABEL: Final = f"{GROUP}/run"  # the run's name; caches select by its presence
-UID_LABEL: Final = f"{GROUP}/run-uid"  # tells a run from an earlier one of the same name
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "clotho-operator"
+SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"  # what caches and watches hold
+RUN_LABEL: Final = f"{GROUP}/run"  # the run's name
+OWNER_LABELS: Final[dict[OwnerKind, str]] = {  # which object something belongs to, by name
+    KIND: RUN_LABEL,
+    ENVIRONMENT_KIND: f"{GROUP}/described-environment",
+    INFERENCE_TEST_KIND: f"{GROUP}/inference-test",
+}
+UID_LABEL: Final = f"{GROUP}/owner-uid"  # tells an owner from an earlier one of the same name
 ENVIRONMENT_LABEL: Final = f"{GROUP}/environment"
 INDEX_LABEL: Final = f"{GROUP}/index"
 ATTEMPT_LABEL: Final = f"{GROUP}/attempt"

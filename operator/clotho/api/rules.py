@@ -117,6 +117,11 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             field="model",
         ),
         Rule(
+            rule="!has(self.export) || !self.storage.ephemeral",
+            message="export needs storage that lasts: storage.ephemeral must be false",
+            field="export",
+        ),
+        Rule(
             rule="self.stop || !oldSelf.stop",
             message="stop cannot be taken back; use suspend to pause a run",
             field="stop",
@@ -135,6 +140,8 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         "environmentName",
         "image",
         "entry",
+        "configMapName",
+        "secretName",
         "config",
         "template",
         below="environments[].",
@@ -193,6 +200,13 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         Rule(
             rule="!self.ephemeral || !has(self.claimName) || self.claimName == ''",
             message="storage.claimName and storage.ephemeral exclude each other",
+        ),
+    ),
+    "spec.export": (
+        Rule(
+            rule="!has(self.ollama) || 'gguf' in self.formats",
+            message="export.ollama needs the format gguf",
+            field="formats",
         ),
     ),
     "spec.tracking.wandb": (

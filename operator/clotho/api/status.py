@@ -1,9 +1,9 @@
 """TrainingRun status: what is known about a run, and all that the next pass of the operator needs to know."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from clotho_contract.progress import CheckpointInfo, HistorySample
 
@@ -18,6 +18,7 @@ ConditionType = Literal[
     "Reconciling",
     "Stalled",
     "Succeeded",
+    "Exported",
 ]
 Truth = Literal["True", "False", "Unknown"]
 PodState = Literal["Waiting", "Starting", "Ready", "Stopping", "Succeeded", "Failed", "Missing"]
@@ -92,6 +93,38 @@ class Components(StatusPart, frozen=True):
     api_server: ComponentStatus | None = None
     trainer: ComponentStatus | None = None
     environments: tuple[ComponentStatus, ...] = ()
+    exporter: ComponentStatus | None = None
+
+
+class ExportedFileStatus(StatusPart, frozen=True):
+    """A file that was written."""
+
+    path: Annotated[str, Meta(description="Relative to the folder.")]
+    bytes: Annotated[int, Meta(description="Its size.")]
+    sha256: Annotated[str, Meta(description="Its checksum.")]
+
+
+class ExportStatus(StatusPart, frozen=True):
+    """How the export that spec.export asks for is doing; a failed one leaves the run completed."""
+
+    phase: Annotated[
+        Literal["Pending", "Running", "Completed", "Failed"], Meta(description="Where the export is in its life.")
+    ]
+    settings: Annotated[str, Meta(description="Fingerprint of the spec.export that this is about.")]
+    message: Annotated[str, Meta(description="One sentence for people.")] = ""
+    percent: Annotated[int, Meta(description="How much of the present file is written or sent.")] = 0
+    folder: Annotated[str, Meta(description="Folder on the trainer's claim.")] = ""
+    bytes: Annotated[int, Meta(description="Size of everything written.")] = 0
+    files: Annotated[
+        tuple[ExportedFileStatus, ...], Meta(description="What was written, where the list is short.")
+    ] = ()
+    ollama: Annotated[str, Meta(description="Name under which Ollama has the model.")] = ""
+    start_time: Annotated[datetime | None, Meta(description="When the first pod was seen.")] = None
+    completion_time: Annotated[datetime | None, Meta(description="When it ended, well or not.")] = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ("Completed", "Failed")
 
 
 class StallStatus(StatusPart, frozen=True):
@@ -99,6 +132,23 @@ class StallStatus(StatusPart, frozen=True):
 
     cause: Annotated[str, Meta(description="EnvironmentsNotProducing, InferenceNotAnswering, TrainerHung, ...")]
     since: Annotated[datetime, Meta(description="When the run last moved.")]
+
+
+class ResolvedEnvironment(StatusPart, frozen=True):
+    """An Environment as it was when the run started; a change of it does not reach the run."""
+
+    name: Annotated[str, Meta(description="The environment within the run.")]
+    environment_name: Annotated[str, Meta(description="The Environment that it uses.")]
+    image: Annotated[str, Meta(description="Its image; empty is the operator's own.")] = ""
+    entry: Annotated[str, Meta(description="Its entry.")] = ""
+    config_map_name: Annotated[str, Meta(description="Its files.")] = ""
+    secret_name: Annotated[str, Meta(description="Its secrets.")] = ""
+    config: Annotated[dict[str, Any], Meta(description="Its settings, the run's own over them.")] = field(
+        default_factory=dict
+    )
+    template: Annotated[dict[str, Any], Meta(description="Its pod template, the run's own over it.")] = field(
+        default_factory=dict
+    )
 
 
 class Results(StatusPart, frozen=True):
@@ -125,11 +175,15 @@ class TrainingRunStatus(StatusPart, frozen=True):
         tuple[HistorySample, ...], Meta(max_length=10, description="At most ten samples spread over the run.")
     ] = ()
     components: Components | None = None
+    resolved: Annotated[
+        tuple[ResolvedEnvironment, ...], Meta(description="The Environments that the run uses, as it started.")
+    ] = ()
     attempt: Annotated[int, Meta(description="How many trainer pods the run has had.")] = 0
     restarts: Annotated[int, Meta(description="Restarts of all components.")] = 0
     checkpoint: Annotated[CheckpointInfo | None, Meta(description="The newest complete checkpoint.")] = None
     stall: StallStatus | None = None
     results: Results | None = None
+    export: ExportStatus | None = None
     wandb_url: Annotated[str, Meta(description="The run in Weights & Biases.")] = ""
     start_time: Annotated[datetime | None, Meta(description="When the run started or was last resumed.")] = None
     running_time: Annotated[datetime | None, Meta(description="When everything was first ready since then.")] = None

@@ -11,7 +11,7 @@ from clotho.api.reading import read
 from clotho.api.status import TrainingRunStatus
 from clotho_contract.config import DEFAULT_GROUP_SIZE
 from clotho_contract.inline import Code, Dataset, Inline
-from clotho_contract.settings import Fraction, Inference, Model, PositiveInt, Settings, Training, Wandb
+from clotho_contract.settings import Export, Fraction, Inference, Model, PositiveInt, Settings, Training, Wandb
 
 ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^$|^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
 Quantity = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$")]
@@ -22,18 +22,6 @@ PodTemplate = Annotated[
             "A partial pod (metadata, spec) merged strategically over the rendered one: node selectors, "
             "tolerations, resources, another image, extra volumes or containers. The main container is called `main`."
         )
-    ),
-]
-
-EnvironmentImage = Annotated[
-    str, Meta(max_length=512, description="Image that holds the environment; empty takes the operator's own.")
-]
-Entry = Annotated[
-    str,
-    Meta(
-        max_length=512,
-        description="What the image runs: `letters`, `module:Class`, `path/to/file.py`, `atropos:path/to/file.py`, "
-        "`reasoning-gym:<task>`, `verifiers:<name>`. Empty takes the environment's name.",
     ),
 ]
 
@@ -58,7 +46,35 @@ class ModelSpec(Model, frozen=True):
     ] = ""
 
 
-class EnvironmentSpec(Settings, frozen=True):
+class EnvironmentSource(Settings, frozen=True):
+    """Where an environment's code is."""
+
+    image: Annotated[
+        str, Meta(max_length=512, description="Image that holds the environment; empty takes the operator's own.")
+    ] = ""
+    entry: Annotated[
+        str,
+        Meta(
+            max_length=512,
+            description="What the image runs: `letters`, `module:Class`, `path/to/file.py`, `atropos:path/to/file.py`, "
+            "`reasoning-gym:<task>`, `verifiers:<name>`. Empty takes the environment's name.",
+        ),
+    ] = ""
+    config_map_name: Annotated[
+        ObjectName,
+        Meta(
+            description="ConfigMap with Python files, mounted at /environment (entry: /environment/mine.py, or "
+            "atropos:/environment/mine.py): no image needs to be built."
+        ),
+    ] = ""
+
+
+SecretVariables = Annotated[
+    ObjectName, Meta(description="Secret whose keys become environment variables of the environment's pods.")
+]
+
+
+class EnvironmentSpec(EnvironmentSource, frozen=True, kw_only=True):
     """One environment: a task that samples from the policy and scores what it answers."""
 
     name: Annotated[
@@ -83,8 +99,7 @@ class EnvironmentSpec(Settings, frozen=True):
             "template, as they are when the run starts. What is said here wins."
         ),
     ] = ""
-    image: EnvironmentImage = ""
-    entry: Entry = ""
+    secret_name: SecretVariables = ""
     config: Annotated[
         dict[str, Any],
         Meta(
@@ -215,6 +230,10 @@ class TrainingRunSpec(Settings, frozen=True):
     tracking: Tracking = field(default_factory=Tracking)
     restarts: Restarts = field(default_factory=Restarts)
     stall: Stall = field(default_factory=Stall)
+    export: Annotated[
+        Export | None,
+        Meta(description="What is made of the weights once the run is complete. Can be set or changed at any time."),
+    ] = None
     suspend: Annotated[
         bool, Meta(description="Stop all pods, keep the checkpoint, and go on from it once this is false again.")
     ] = False

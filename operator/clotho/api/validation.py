@@ -35,6 +35,10 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
         yield "model.quantization nf4 needs trainer.gpus of at least 1 and training.lora.rank of at least 1"
     if spec.training.loss.epsilon_high is not None and spec.training.loss.epsilon_high <= 0:
         yield "training.loss.epsilonHigh must be greater than 0"
+    if spec.export is not None and spec.storage.ephemeral:
+        yield "export needs storage that lasts: storage.ephemeral must be false"
+    if spec.export is not None and spec.export.ollama is not None and "gguf" not in spec.export.formats:
+        yield "export.ollama needs the format gguf"
     if spec.storage.ephemeral and spec.storage.claim_name:
         yield "storage.claimName and storage.ephemeral exclude each other"
     wandb = spec.tracking.wandb
@@ -61,6 +65,8 @@ def _batch_problems(spec: TrainingRunSpec) -> Iterator[str]:
 
 
 def _group_problem(batch: int, environment: EnvironmentSpec) -> str | None:
+    if environment.environment_name and "group_size" not in environment.config:
+        return None  # the Environment's own, which is checked once it is known
     given = environment.config.get("group_size", environment.group_size)
     if given != environment.group_size or given < 1:
         return f"environments.{environment.name}.config.group_size: {given!r} is not a number of at least 1"

@@ -8,6 +8,7 @@ Manifest = dict[str, Any]
 
 MAIN: Final = "main"
 USER_ID: Final = 65532
+ENVIRONMENT_CODE_PATH: Final = "/environment"
 EVERY_CONTAINER: Final[Manifest] = {
     "securityContext": {
         "allowPrivilegeEscalation": False,
@@ -44,6 +45,16 @@ def shared_variables(run_secret: str) -> list[Manifest]:
         value(CONFIG_VARIABLE, str(CONFIG_PATH)),
         from_secret(TOKEN_VARIABLE, run_secret),
     ]
+
+
+def variables_of(secret_name: str) -> Manifest:
+    """Every key of a Secret as a variable; those that a container names itself win."""
+    return {"envFrom": [{"secretRef": {"name": secret_name}}]} if secret_name else {}
+
+
+def code_volumes(config_map_name: str) -> list[Manifest]:
+    """An environment's own files, where they come without an image."""
+    return [{"name": "code", "configMap": {"name": config_map_name}}] if config_map_name else []
 
 
 def mount(name: str, path: str, *, read_only: bool = False) -> Manifest:

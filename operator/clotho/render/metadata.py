@@ -1,4 +1,4 @@
-"""Labels and ownership, the same on everything that belongs to a run."""
+"""Labels and ownership, the same on everything that the operator makes for an object."""
 
 from typing import Any
 
@@ -8,45 +8,54 @@ from clotho.api.names import (
     COMPONENT_LABEL,
     FINGERPRINT_ANNOTATION,
     KIND,
-    RUN_LABEL,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    OWNER_LABELS,
     UID_LABEL,
+    OwnerKind,
 )
 
 Manifest = dict[str, Any]
 
 
-def selector(run: Metadata, **more: str) -> dict[str, str]:
-    return {UID_LABEL: run.uid, **more}
+def selector(owner: Metadata, **more: str) -> dict[str, str]:
+    return {UID_LABEL: owner.uid, **more}
 
 
-def labels(run: Metadata, component: str = "") -> dict[str, str]:
+def labels(owner: Metadata, component: str = "", kind: OwnerKind = KIND) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": component or "training-run",
-        "app.kubernetes.io/instance": run.name,
+        "app.kubernetes.io/instance": owner.name,
         "app.kubernetes.io/part-of": "clotho",
-        "app.kubernetes.io/managed-by": "clotho-operator",
-        RUN_LABEL: run.name,
-        UID_LABEL: run.uid,
+        MANAGED_BY_LABEL: MANAGED_BY,
+        OWNER_LABELS[kind]: owner.name,
+        UID_LABEL: owner.uid,
     } | ({COMPONENT_LABEL: component} if component else {})
 
 
 def object_metadata(
-    run: Metadata, name: str, *, component: str = "", fingerprint: str = "", owned: bool = True
+    owner: Metadata,
+    name: str,
+    *,
+    kind: OwnerKind = KIND,
+    component: str = "",
+    fingerprint: str = "",
+    owned: bool = True,
 ) -> Manifest:
-    metadata: Manifest = {"name": name, "namespace": run.namespace, "labels": labels(run, component)}
+    metadata: Manifest = {"name": name, "namespace": owner.namespace, "labels": labels(owner, component, kind)}
     if fingerprint:
         metadata["annotations"] = {FINGERPRINT_ANNOTATION: fingerprint}
     if owned:
-        metadata["ownerReferences"] = [owner_reference(run)]
+        metadata["ownerReferences"] = [owner_reference(owner, kind)]
     return metadata
 
 
-def owner_reference(run: Metadata) -> Manifest:
+def owner_reference(owner: Metadata, kind: OwnerKind = KIND) -> Manifest:
     return {
         "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": run.name,
-        "uid": run.uid,
+        "kind": kind,
+        "name": owner.name,
+        "uid": owner.uid,
         "controller": True,
-        "blockOwnerDeletion": False,  # deleting a run never waits for its pods, and needs no right on finalizers
+        "blockOwnerDeletion": False,  # deleting an owner never waits for its pods, and needs no right on finalizers
     }

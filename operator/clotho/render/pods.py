@@ -1,7 +1,7 @@
 """The three kinds of pods of a run. All are created at once and wait inside for what they need."""
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from clotho.api.names import (
     API_SERVER,
@@ -15,11 +15,12 @@ from clotho.api.names import (
     Component,
 )
 from clotho.api.training_run import EnvironmentSpec, TrainingRun
+from clotho.render import frame
 from clotho.render.containers import (
-    EVERY_CONTAINER,
+    ENVIRONMENT_CODE_PATH,
     MAIN,
-    POD_SECURITY,
     Manifest,
+    code_volumes,
     from_secret,
     mount,
     port,
@@ -27,8 +28,8 @@ from clotho.render.containers import (
     resources,
     shared_variables,
     value,
+    variables_of,
 )
-from clotho.render.merge import TemplateError, merge
 from clotho.render.metadata import object_metadata
 from clotho.render.names import base_name, claim_name, pod_name
 from clotho.render.objects import CONFIG_KEY, trainer_claim_name
@@ -52,7 +53,6 @@ API_SERVER_GRACE: Final = 30
 TRAINER_GRACE: Final = 300  # for a last checkpoint
 ENVIRONMENT_GRACE: Final = 30
 MODELS_PATH: Final = "/models"
-_FIXED: Final = ("restartPolicy", "automountServiceAccountToken", "hostname", "subdomain")  # not for templates
 _SHARED_MEMORY: Final = {True: "8Gi", False: "1Gi"}  # with GPUs, without
 
 
@@ -82,7 +82,7 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
     }
     labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts)}
     pod = _pod(run, API_SERVER, spec, settings, labels)
-    return _finish(pod, run.spec.api_server.template, "spec.apiServer.template", settings)
+    return frame.finish(pod, run.spec.api_server.template, "spec.apiServer.template", settings)
 
 
 def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attempt: int) -> Manifest:
@@ -120,7 +120,7 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
     }
     labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts), ATTEMPT_LABEL: str(attempt)}
     pod = _pod(run, TRAINER, spec, settings, labels)
-    return _finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
+    return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
 
 
 def environment_pod(
@@ -133,6 +133,7 @@ def environment_pod(
         value("HF_HUB_OFFLINE", "1"),  # there is no way out: fail at once instead of after many retries
     ]
     mounts = [*_shared_mounts(), mount("work", str(TOKENIZER_PATH.parent))]
+    code = code_volumes(environment.config_map_name)
     wait = {
         "name": "wait",
         "image": image,
@@ -146,20 +147,21 @@ def environment_pod(
         "image": image,
         "command": ["python", "-m", "clotho_environment", "serve"],
         "env": variables,
+        **variables_of(environment.secret_name),
         "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
         "resources": resources("100m", "512Mi", {"memory": "4Gi"}),
-        "volumeMounts": mounts,
+        "volumeMounts": [*mounts, *(mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code)],
         **probes(ENVIRONMENT_STATUS_PORT),
     }
     spec = {
         "terminationGracePeriodSeconds": ENVIRONMENT_GRACE,
         "initContainers": [wait],
         "containers": [main],
-        "volumes": [*_shared_volumes(run), {"name": "work", "emptyDir": {}}],
+        "volumes": [*_shared_volumes(run), {"name": "work", "emptyDir": {}}, *code],
     }
     labels = {ENVIRONMENT_LABEL: environment.name, INDEX_LABEL: str(index), RESTARTS_LABEL: str(restarts)}
     pod = _pod(run, ENVIRONMENT, spec, settings, labels, pod_name(run.metadata, ENVIRONMENT, environment.name, index))
-    return _finish(pod, environment.template, f"spec.environments.{environment.name}.template", settings)
+    return frame.finish(pod, environment.template, f"spec.environments.{environment.name}.template", settings)
 
 
 def _trainer_variables(run: TrainingRun) -> list[Manifest]:
@@ -178,63 +180,6 @@ def _trainer_variables(run: TrainingRun) -> list[Manifest]:
     ]
 
 
-def _pod(
-    run: TrainingRun,
-    component: Component,
-    spec: Manifest,
-    settings: RenderSettings,
-    labels: dict[str, str],
-    name: str = "",
-) -> Manifest:
-    metadata = object_metadata(run.metadata, name or pod_name(run.metadata, component), component=component)
-    metadata["labels"] |= labels
-    metadata["annotations"] = {"argocd.argoproj.io/ignore-restart-policy": "true"}
-    pull_secrets = [{"name": secret} for secret in settings.image_pull_secrets]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {
-            "restartPolicy": "Never",  # the operator counts, waits and replaces; see plan/restarts.py
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": POD_SECURITY,
-            **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
-            **spec,
-        },
-    }
-
-
-def _finish(pod: Manifest, template: dict[str, Any], path: str, settings: RenderSettings) -> Manifest:
-    """Put the person's template over the pod, then make every container lawful, the template's own ones too."""
-    if template:
-        pod = _override(pod, template, path)
-    default_image = next((c.get("image", "") for c in pod["spec"].get("containers", ()) if c["name"] == MAIN), "")
-    for kind in ("initContainers", "containers"):
-        if kind in pod["spec"]:
-            pod["spec"][kind] = [_lawful(each, default_image, settings, path) for each in pod["spec"][kind]]
-    return pod
-
-
-def _override(pod: Manifest, template: dict[str, Any], path: str) -> Manifest:
-    """Everything can be overridden but what the operator recognises its pods by and what keeps them harmless."""
-    if unknown := sorted(set(template) - {"metadata", "spec"}):
-        raise TemplateError(f"{path}: unknown field {unknown[0]}; a template has metadata and spec")
-    theirs = merge({"metadata": pod["metadata"], "spec": pod["spec"]}, template, path)
-    metadata = theirs.get("metadata", {}) | {
-        key: pod["metadata"][key] for key in ("name", "namespace", "ownerReferences")
-    }
-    metadata["labels"] = metadata.get("labels", {}) | pod["metadata"]["labels"]
-    fixed = {key: pod["spec"][key] for key in _FIXED if key in pod["spec"]}
-    return pod | {"metadata": metadata, "spec": theirs.get("spec", {}) | fixed}
-
-
-def _lawful(container: Manifest, default_image: str, settings: RenderSettings, path: str) -> Manifest:
-    """Restricted Pod Security and a /tmp, where the container does not say otherwise; the main image if it has none."""
-    defaults = {"image": default_image, "imagePullPolicy": settings.image_pull_policy, **EVERY_CONTAINER}
-    return merge(defaults, container, f"{path}.{container['name']}")
-
-
 def _inline_volumes(run: TrainingRun) -> Iterator[tuple[str, str, Manifest]]:
     """Name, place and source of what an inline run brings along."""
     if run.spec.inline is None:
@@ -247,6 +192,18 @@ def _inline_volumes(run: TrainingRun) -> Iterator[tuple[str, str, Manifest]]:
             yield name, str(path), {"configMap": {"name": source.config_map_name}}
         elif source.claim_name:
             yield name, str(path), {"persistentVolumeClaim": {"claimName": source.claim_name, "readOnly": True}}
+
+
+def _pod(
+    run: TrainingRun,
+    component: Component,
+    spec: Manifest,
+    settings: RenderSettings,
+    labels: dict[str, str],
+    name: str = "",
+) -> Manifest:
+    metadata = object_metadata(run.metadata, name or pod_name(run.metadata, component), component=component)
+    return frame.pod(metadata | {"labels": metadata["labels"] | labels}, spec, settings)
 
 
 def _shared_mounts() -> list[Manifest]:

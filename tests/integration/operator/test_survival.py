@@ -55,7 +55,7 @@ def masked(objects: list[Body]) -> list[tuple[str, str]]:
 
 def base_name(body: Body) -> str:
     labels = body["metadata"]["labels"]
-    return f"{labels['clotho.dev/run']}-{labels['clotho.dev/run-uid'].replace('-', '')[:8]}"
+    return f"{labels['clotho.dev/run']}-{labels['clotho.dev/owner-uid'].replace('-', '')[:8]}"
 
 
 async def picture(cluster: ClusterAccess, run: str) -> dict[str, list[tuple[str, str]]]:

@@ -62,7 +62,7 @@ def create_pod() -> Create:
 
 
 def apply_policy() -> Apply:
-    labels = {"clotho.dev/run": "r", "clotho.dev/run-uid": UID}
+    labels = {"clotho.dev/run": "r", "clotho.dev/owner-uid": UID}
     metadata = {"name": "r", "namespace": "ns", "uid": "p", "resourceVersion": "3", "labels": labels}
     return Apply(key=POLICY, manifest={"kind": "NetworkPolicy", "metadata": metadata})
 
@@ -107,7 +107,7 @@ async def test_our_own_earlier_creation_counts_as_success() -> None:
 async def test_a_name_taken_by_another_run_does_not() -> None:
     rig = Rig()
     foreign = pod_body("trainer", 9)
-    foreign["metadata"]["labels"]["clotho.dev/run-uid"] = "another"
+    foreign["metadata"]["labels"]["clotho.dev/owner-uid"] = "another"
     rig.api.outcomes["create", PODS] = AlreadyExists("create", "exists", 409)
     rig.api.outcomes["get", POD_PATH] = foreign
     with pytest.raises(AlreadyExists):

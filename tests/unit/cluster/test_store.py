@@ -46,13 +46,13 @@ def test_a_deletion_is_announced() -> None:
 def test_what_belongs_to_an_earlier_run_of_the_name_is_left_out() -> None:
     seen, _ = store()
     body = pod_body("trainer")
-    body["metadata"]["labels"]["clotho.dev/run-uid"] = "another"
+    body["metadata"]["labels"]["clotho.dev/owner-uid"] = "another"
     seen.handle_event("Pod", False, body)
     assert seen.pods_of(RUN, UID) == ()
 
 
 def service(version: int = 1) -> Body:
-    labels = {"clotho.dev/run": "r", "clotho.dev/run-uid": UID}
+    labels = {"clotho.dev/run": "r", "clotho.dev/owner-uid": UID}
     annotations = {"clotho.dev/fingerprint": "f"}
     metadata = {"name": "s", "namespace": "ns", "uid": "u", "resourceVersion": str(version), "labels": labels}
     return {"kind": "Service", "metadata": metadata | {"annotations": annotations}, "spec": {}}

@@ -1,0 +1,63 @@
+"""What every pod of ours has in common: restricted security, no service account, the person's template on top."""
+
+from typing import Any, Final
+
+from clotho.render.containers import EVERY_CONTAINER, MAIN, POD_SECURITY, Manifest
+from clotho.render.merge import TemplateError, merge
+from clotho.render.settings import RenderSettings
+
+_FIXED: Final = (  # not for templates
+    "restartPolicy",
+    "automountServiceAccountToken",
+    "hostname",
+    "subdomain",
+    "activeDeadlineSeconds",
+)
+
+
+def pod(metadata: Manifest, spec: Manifest, settings: RenderSettings) -> Manifest:
+    annotations = {"argocd.argoproj.io/ignore-restart-policy": "true"} | metadata.get("annotations", {})
+    pull_secrets = [{"name": secret} for secret in settings.image_pull_secrets]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata | {"annotations": annotations},
+        "spec": {
+            "restartPolicy": "Never",  # the operator counts, waits and replaces; see plan/restarts.py
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": POD_SECURITY,
+            **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
+            **spec,
+        },
+    }
+
+
+def finish(pod: Manifest, template: dict[str, Any], path: str, settings: RenderSettings) -> Manifest:
+    """Put the person's template over the pod, then make every container lawful, the template's own ones too."""
+    if template:
+        pod = _override(pod, template, path)
+    default_image = next((c.get("image", "") for c in pod["spec"].get("containers", ()) if c["name"] == MAIN), "")
+    for kind in ("initContainers", "containers"):
+        if kind in pod["spec"]:
+            pod["spec"][kind] = [_lawful(each, default_image, settings, path) for each in pod["spec"][kind]]
+    return pod
+
+
+def _override(pod: Manifest, template: dict[str, Any], path: str) -> Manifest:
+    """Everything can be overridden but what the operator recognises its pods by and what keeps them harmless."""
+    if unknown := sorted(set(template) - {"metadata", "spec"}):
+        raise TemplateError(f"{path}: unknown field {unknown[0]}; a template has metadata and spec")
+    theirs = merge({"metadata": pod["metadata"], "spec": pod["spec"]}, template, path)
+    metadata = theirs.get("metadata", {}) | {
+        key: pod["metadata"][key] for key in ("name", "namespace", "ownerReferences")
+    }
+    metadata["labels"] = metadata.get("labels", {}) | pod["metadata"]["labels"]
+    fixed = {key: pod["spec"][key] for key in _FIXED if key in pod["spec"]}
+    return pod | {"metadata": metadata, "spec": theirs.get("spec", {}) | fixed}
+
+
+def _lawful(container: Manifest, default_image: str, settings: RenderSettings, path: str) -> Manifest:
+    """Restricted Pod Security and a /tmp, where the container does not say otherwise; the main image if it has none."""
+    defaults = {"image": default_image, "imagePullPolicy": settings.image_pull_policy, **EVERY_CONTAINER}
+    return merge(defaults, container, f"{path}.{container['name']}")
