@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from clotho_contract.inline import Inline
 from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE
-from clotho_contract.settings import Inference, Model, PositiveInt, Settings, Training, Wandb
+from clotho_contract.settings import Export, Inference, Model, PositiveInt, Settings, Training, Wandb
 
 DEFAULT_GROUP_SIZE = 4  # what an Atropos environment uses when its config does not say
 
@@ -27,8 +27,8 @@ class RunIdentity(Settings, frozen=True):
 class Endpoints(Settings, frozen=True):
     """Base URLs without a trailing slash and without credentials."""
 
-    api_server: str
-    inference: str
+    api_server: str = ""  # a run without environments has none
+    inference: str = ""
 
 
 class EnvironmentConfig(Settings, frozen=True):
@@ -53,11 +53,12 @@ class ApiServerConfig(Settings, frozen=True):
 
 class RunConfig(Settings, frozen=True):
     run: RunIdentity
-    endpoints: Endpoints
     model: Model
     training: Training
+    endpoints: Endpoints = field(default_factory=Endpoints)
     environments: tuple[EnvironmentConfig, ...] = ()
     inline: Inline | None = None  # instead of environments
+    export: Export | None = None
     inference: Inference = field(default_factory=Inference)
     api_server: ApiServerConfig = field(default_factory=ApiServerConfig)
     wandb: Wandb | None = None

@@ -1,17 +1,13 @@
 """Puts a trainer together and takes it down again: servers first, heavy things while the API server starts."""
 
 import asyncio
-import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -21,23 +17,20 @@ from clotho_contract import config as run_config
 from clotho_contract import progress as progress_wire
 from clotho_contract.config import RunConfig
 from clotho_contract.names import DATA_PATH, DATA_VARIABLE, INFERENCE_PORT, TOKEN_VARIABLE, TRAINER_STATUS_PORT
-from clotho_contract.progress import CheckpointInfo, HistorySample
 from clotho_contract.serving import add_health_routes
 from clotho_contract.termination import Termination
-from clotho_trainer import preflight, tracking
+from clotho_trainer import preflight
 from clotho_trainer.api_server import ApiServer
 from clotho_trainer.backend import Backend
 from clotho_trainer.board import Board
 from clotho_trainer.checkpoints import Checkpoints
 from clotho_trainer.failures import TrainerError, classify
 from clotho_trainer.inference.server import InferenceServer, Service
-from clotho_trainer.loop import TrainingLoop
-from clotho_trainer.progress_bar import follow
-from clotho_trainer.tracking import Tracker
+from clotho_trainer.leases import LeaseSource
+from clotho_trainer.source import Source
+from clotho_trainer.training import Training
 
 log = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -52,9 +45,8 @@ async def train(options: Options) -> Termination:
     """Run to the end, whatever it is, and say which end it was."""
     board: Board | None = None
     try:
-        config = run_config.load(options.config)
-        preflight.check(config)
-        token = _token()
+        config = preflight.checked(run_config.load(options.config))
+        token = _token(config)
         board = Board(config.training.steps, config.stall_after_seconds)
         async with AsyncExitStack() as stack:
             termination = await _train(config, options, token, board, stack)
@@ -72,74 +64,30 @@ async def _train(config: RunConfig, options: Options, token: str, board: Board, 
     stop = _stop_on_signals()
     inference = InferenceServer(token)
     await stack.enter_async_context(_listening(_status_application(board), options.host, options.status_port))
-    await stack.enter_async_context(_listening(inference.application(), options.host, options.inference_port))
-    session = await stack.enter_async_context(aiohttp.ClientSession())
-    api = ApiServer(session, config.endpoints.api_server, token, config.stall_after_seconds, stop)
+    if token:
+        await stack.enter_async_context(_listening(inference.application(), options.host, options.inference_port))
     data = Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH)))
     checkpoints = Checkpoints(data / "checkpoints", config.training.checkpoint.keep)
-    executor = ThreadPoolExecutor(1, thread_name_prefix="training")
-
-    prepared = await _unless_stopped(stop, _prepare(config, data, api, checkpoints, executor, board))
-    if prepared is None:
+    source = await _source(config, token, checkpoints, stop, stack)
+    training = Training(config, lambda: run_config.load(options.config), source, checkpoints, board, data)
+    if not await _unless_stopped(stop, training.load()):
         return Termination(reason="Stopped", message="stopped before training began", step=board.progress.step)
-    backend, tracker = prepared
-    await backend.engine.start()
-    stack.push_async_callback(backend.engine.stop)
-    board.engine_problem = backend.engine.problem
-    inference.service = _service(config, backend, board)
-    board.update(serving=True, wandb_url=tracker.url)
-    board.waiting_for = "the API server to take the registration"
-    await api.register(config, str(checkpoints.folder), backend.version)
-    if backend.version:
-        await api.checkpointed(backend.version)
-    board.update(registered=True)
-    log.info("registered at step %d of %d", backend.version, config.training.steps)
-    loop = TrainingLoop(config, options.config, backend, api, checkpoints, board, tracker, executor)
-    exit_code = 1
-    try:
-        async with follow(board):
-            termination = await loop.run(stop)
-        exit_code = 0
-    finally:
-        await asyncio.to_thread(tracker.finish, exit_code)
-    return termination
+    stack.push_async_callback(training.close)
+    inference.service = _service(config, training.backend, board)
+    board.update(serving=True)
+    return await training.run(stop)
 
 
-async def _prepare(
-    config: RunConfig,
-    data: Path,
-    api: ApiServer,
-    checkpoints: Checkpoints,
-    executor: ThreadPoolExecutor,
-    board: Board,
-) -> tuple[Backend, Tracker]:
-    """The slow parts side by side: importing and loading, waiting for the API server, starting the tracker."""
+async def _source(
+    config: RunConfig, token: str, checkpoints: Checkpoints, stop: asyncio.Event, stack: AsyncExitStack
+) -> Source:
+    if config.inline is not None:
+        from clotho_trainer.inline.source import InlineSource
 
-    def load() -> Backend:
-        backend = _make_backend(config, data)
-        if newest := checkpoints.newest():
-            backend.restore(Path(newest.path), newest.step)
-            board.saved(newest)
-            board.update(step=newest.step, policy_version=newest.step, history=_history(newest))
-            log.info("resuming from %s", newest.path)
-        return backend
-
-    loading = asyncio.get_running_loop().run_in_executor(executor, load)
-    tracker = asyncio.to_thread(tracking.start, config, data / "wandb")
-    backend, started, _ = await asyncio.gather(loading, tracker, api.wait_until_up())
-    return backend, started
-
-
-def _make_backend(config: RunConfig, data: Path) -> Backend:
-    if config.training.backend == "tinker":
-        from clotho_trainer.tinker_backend import TinkerBackend
-
-        return TinkerBackend(config, data)
-    _use_one_gpu()
-    _quiet_libraries()
-    from clotho_trainer import local_backend
-
-    return local_backend.load(config, data)
+        return InlineSource(config, config.inline)
+    session = await stack.enter_async_context(aiohttp.ClientSession())
+    api = ApiServer(session, config.endpoints.api_server, token, config.stall_after_seconds, stop)
+    return LeaseSource(api, config, str(checkpoints.folder))
 
 
 def _service(config: RunConfig, backend: Backend, board: Board) -> Service:
@@ -179,11 +127,14 @@ async def _listening(app: web.Application, host: str, port: int) -> AsyncIterato
         await runner.cleanup()
 
 
-async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, Result]) -> Result | None:
+async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+    """Whether the work was done before the stop came."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return await working if working.done() else None
+        if working.done():
+            await working
+        return working.done()
     finally:
         working.cancel()
         stopping.cancel()
@@ -197,31 +148,9 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-def _history(checkpoint: CheckpointInfo) -> tuple[HistorySample, ...]:
-    summary = json.loads((Path(checkpoint.path) / "training_config.json").read_text())
-    return msgspec.convert(summary.get("history", ()), tuple[HistorySample, ...])
-
-
-def _token() -> str:
+def _token(config: RunConfig) -> str:
+    """A run without environments needs none: without it, the policy is just not served to anyone."""
     token = os.environ.get(TOKEN_VARIABLE, "")
-    if not token:
+    if not token and config.inline is None:
         raise TrainerError("InvalidConfig", f"${TOKEN_VARIABLE} is not set; it is the token that the run's pods share")
     return token
-
-
-def _use_one_gpu() -> None:
-    """One process trains on one GPU; seeing several would make torch spread over them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
-    if len(visible) > 1:
-        log.warning("%d GPUs are visible and one is used", len(visible))
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible[0]
-
-
-def _quiet_libraries() -> None:
-    """Their bars and banners would break the one-object-a-line log."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error" if not sys.stdout.isatty() else "warning")
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

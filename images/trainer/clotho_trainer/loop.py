@@ -1,10 +1,10 @@
-"""The life of a training run: lease a batch, take a step, publish, acknowledge, save; until the last step or a stop."""
+"""The life of a training run: take a batch, take a step, publish, acknowledge, save; until the last step or a stop."""
 
 import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,17 +13,15 @@ from typing import TypeVar
 import msgspec
 from msgspec import structs
 
-from clotho_contract import config as run_config
 from clotho_contract.config import ConfigError, RunConfig
 from clotho_contract.termination import Termination
-from clotho_trainer import groups
-from clotho_trainer.api_server import ApiServer, Lease, LeaseLostError
 from clotho_trainer.backend import Backend
 from clotho_trainer.batch import Batch, prepare
 from clotho_trainer.board import Board
 from clotho_trainer.checkpoints import Checkpoints
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.schedule import learning_rate
+from clotho_trainer.source import Delivery, Source
 from clotho_trainer.tracking import Sample, Tracker
 
 log = logging.getLogger(__name__)
@@ -35,92 +33,76 @@ class TrainingLoop:
     def __init__(
         self,
         config: RunConfig,
-        config_path: Path | None,
+        reload: Callable[[], RunConfig],
         backend: Backend,
-        api: ApiServer,
+        source: Source,
         checkpoints: Checkpoints,
         board: Board,
         tracker: Tracker,
         executor: Executor,
     ) -> None:
         self._config = config
-        self._config_path = config_path
+        self._reload = reload
         self._backend = backend
-        self._api = api
+        self._source = source
         self._checkpoints = checkpoints
         self._board = board
         self._tracker = tracker
         self._executor = executor
         self._saved = backend.version
         self._last_step_ended = time.monotonic()
-        self._unacknowledged: set[bytes] = set()  # trained batches whose lease was lost: never train them twice
+        self._board.update(total_steps=self._total)
+
+    @property
+    def _total(self) -> int:
+        """The run ends where the config says, or with the data."""
+        steps, last = self._config.training.steps, self._source.last_step
+        return steps if last is None else min(steps, last)
 
     async def run(self, stop: asyncio.Event) -> Termination:
-        while not stop.is_set() and self._backend.version < self._config.training.steps:
-            self._board.enter("waiting")
-            lease = await self._next_lease(stop)
-            if lease is not None:
-                await self._train(lease)
+        while not stop.is_set() and self._backend.version < self._total:
+            self._board.enter(self._source.activity)
+            delivery = await self._source.take(stop, self._backend.version)
+            if delivery is not None:
+                await self._train(delivery)
                 if self._backend.version % self._config.training.checkpoint.every_steps == 0:
                     await self._save(stop)
                 await self._reread_config()
         await self._save(stop)
-        step, total = self._backend.version, self._config.training.steps
+        step, total = self._backend.version, self._total
         if step < total:
             self._board.enter("waiting")
             return Termination(reason="Stopped", message=f"stopped and saved after step {step} of {total}", step=step)
         self._board.enter("finished")
         return Termination(reason="Finished", message=f"all {total} steps are done and saved", step=step)
 
-    async def _next_lease(self, stop: asyncio.Event) -> Lease | None:
-        leasing = asyncio.create_task(self._api.lease())
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait({leasing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not leasing.done():
-                return None
-            lease = leasing.result()
-            if lease is not None and stop.is_set():
-                await self._api.release(lease.lease_id)
-                return None
-            return lease
-        finally:
-            leasing.cancel()
-            stopping.cancel()
-
-    async def _train(self, lease: Lease) -> None:
-        digest = lease.digest()
-        if digest in self._unacknowledged:
-            await self._acknowledge(lease, digest)
-            return
-        async with self._api.renewed(lease):
-            batch = await self._in_thread(lambda: self._read(lease))
+    async def _train(self, delivery: Delivery) -> None:
+        figures: dict[str, float] = {}
+        async with delivery.held():
+            batch = await self._in_thread(lambda: self._read(delivery))
             if batch.trained_tokens:
-                await self._step(batch)
+                figures = await self._step(batch, delivery.figures)
             else:
-                log.warning("a batch of %d groups held nothing to train on", len(lease.batch))
-        await self._acknowledge(lease, digest)
+                log.warning("a batch held nothing to train on")
+        await delivery.trained(self._backend.version, figures)
 
-    def _read(self, lease: Lease) -> Batch:
-        sound: list[groups.Group] = []
-        for raw in lease.batch:
-            try:
-                sound.append(groups.decode(raw, self._backend.vocabulary))
-            except groups.InvalidGroupError as error:
-                log.warning("a group is dropped: %s", error)
-                self._board.dropped_groups.labels("invalid").inc()
-        batch = prepare(sound, self._backend.rules, self._backend.version)
+    def _read(self, delivery: Delivery) -> Batch:
+        reading = delivery.read(self._backend.vocabulary)
+        for reason in reading.rejected:
+            log.warning("a group is dropped: %s", reason)
+            self._board.dropped_groups.labels("invalid").inc()
+        batch = prepare(reading.groups, self._backend.rules, self._backend.version)
         for reason in batch.dropped:
             log.warning("a group is dropped: %s", reason)
             self._board.dropped_groups.labels("stale").inc()
         return batch
 
-    async def _step(self, batch: Batch) -> None:
+    async def _step(self, batch: Batch, known: Mapping[str, float]) -> dict[str, float]:
         backend = self._backend
-        rate = learning_rate(self._config.training, backend.version)
+        rate = learning_rate(structs.replace(self._config.training, steps=self._total), backend.version)
         with self._board.stepping():
             began = time.monotonic()
-            figures = batch.figures | await self._in_thread(lambda: backend.step(batch, rate))
+            figures = batch.figures | dict(known) | await self._in_thread(lambda: backend.step(batch, rate))
             await backend.engine.publish()
         ended = time.monotonic()
         figures["seconds_training"] = ended - began
@@ -133,24 +115,16 @@ class TrainingLoop:
         log.info(
             "step %d of %d: reward %.3g, loss %.3g",
             step,
-            self._config.training.steps,
+            self._total,
             figures.get("reward/mean", 0.0),
             figures.get("loss", 0.0),
             extra=_rounded(figures),
         )
+        return figures
 
     def _samples(self, batch: Batch) -> list[Sample]:
         text = self._backend.decode
         return [(text(prompt.tolist()), text(answer.tolist()), score) for prompt, answer, score in batch.samples]
-
-    async def _acknowledge(self, lease: Lease, digest: bytes) -> None:
-        step = self._backend.version
-        try:
-            await self._api.acknowledge(lease.lease_id, step)
-            self._unacknowledged.discard(digest)
-        except LeaseLostError as error:
-            log.warning("the lease was lost before step %d was acknowledged: %s", step, error)
-            self._unacknowledged.add(digest)
 
     async def _save(self, stop: asyncio.Event) -> None:
         step = self._backend.version
@@ -167,7 +141,7 @@ class TrainingLoop:
         self._board.saved(checkpoint)
         log.info("saved %s", checkpoint.path)
         try:
-            await self._api.checkpointed(step)
+            await self._source.checkpointed(step)
         except TrainerError as error:
             if not stop.is_set():
                 raise
@@ -180,13 +154,14 @@ class TrainingLoop:
             "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
             "config": msgspec.to_builtins(self._config),
             "history": msgspec.to_builtins(self._board.progress.history),
+            "source": self._source.state(),
         }
         (folder / "training_config.json").write_text(json.dumps(summary, indent=2) + "\n")
 
     async def _reread_config(self) -> None:
         """`training.steps` may be raised or lowered while the run goes on; nothing else may."""
         try:
-            steps = run_config.load(self._config_path).training.steps
+            steps = self._reload().training.steps
         except ConfigError as error:
             log.warning("the changed config is ignored: %s", error)
             return
@@ -194,8 +169,8 @@ class TrainingLoop:
             return
         log.info("training.steps is now %d, was %d", steps, self._config.training.steps)
         self._config = structs.replace(self._config, training=structs.replace(self._config.training, steps=steps))
-        self._board.update(total_steps=steps)
-        await self._api.register(self._config, str(self._checkpoints.folder), self._backend.version)
+        self._board.update(total_steps=self._total)
+        await self._source.reconfigured(self._config, self._backend.version)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

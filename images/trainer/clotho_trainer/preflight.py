@@ -1,11 +1,29 @@
 """What can be known to be wrong before anything heavy is loaded."""
 
+import logging
+
+from msgspec import structs
+
 from clotho_contract.config import RunConfig
+from clotho_contract.inline import Inline, problems
 from clotho_trainer.failures import TrainerError
+
+log = logging.getLogger(__name__)
+
+
+def checked(config: RunConfig) -> RunConfig:
+    """The config as it is trained; raises what is wrong with it, notes what is adjusted."""
+    if config.inline is not None:
+        config = _fit_batch(config, config.inline)
+    check(config)
+    return config
 
 
 def check(config: RunConfig) -> None:
     training = config.training
+    if config.inline is not None:
+        _check_inline(config, config.inline)
+    _check_vllm(config)
     for environment in config.environments:
         size = environment.group_size
         if training.batch_size % size:
@@ -16,7 +34,8 @@ def check(config: RunConfig) -> None:
                 f"training.batchSize: {training.batch_size} is not a multiple of group_size {size} "
                 f"(environment {environment.name}); use {better}",
             )
-    if training.micro_batch_size and training.batch_size % training.micro_batch_size:
+    uneven = training.micro_batch_size and training.batch_size % training.micro_batch_size
+    if uneven and config.inline is None:
         raise TrainerError(
             "InvalidConfig",
             f"training.microBatchSize: {training.micro_batch_size} does not divide batchSize {training.batch_size}; "
@@ -26,3 +45,53 @@ def check(config: RunConfig) -> None:
         raise TrainerError(
             "InvalidConfig", "model.quantization nf4 trains adapters only: set training.lora.rank above 0"
         )
+
+
+def _check_inline(config: RunConfig, inline: Inline) -> None:
+    if config.environments:
+        raise TrainerError("InvalidConfig", "a run has either environments or inline, not both")
+    for problem in problems(inline):
+        raise TrainerError("InvalidConfig", problem)
+    if config.training.world_model.coefficient and inline.tools is None:
+        raise TrainerError(
+            "InvalidConfig",
+            "training.worldModel.coefficient: without inline.tools there are no tool results to learn from; "
+            "give tools, or set it to 0",
+        )
+    if inline.max_completion_tokens >= config.training.max_tokens:
+        raise TrainerError(
+            "InvalidConfig",
+            f"inline.maxCompletionTokens: {inline.max_completion_tokens} leaves no room for a prompt; "
+            f"it must be below training.maxTokens {config.training.max_tokens}",
+        )
+
+
+def _check_vllm(config: RunConfig) -> None:
+    vllm = config.inference.vllm
+    if config.inference.engine != "vllm":
+        return
+    if vllm.mode == "server" and not (vllm.url and vllm.adapter_path):
+        raise TrainerError(
+            "InvalidConfig",
+            "inference.vllm: the mode server needs url, and adapterPath on a volume that the server mounts too",
+        )
+    if vllm.mode == "server" and vllm.tensor_parallel > 1:
+        raise TrainerError(
+            "InvalidConfig", "inference.vllm.tensorParallel: a server decides that itself; set it in mode colocate only"
+        )
+    if vllm.mode == "colocate" and (vllm.url or vllm.adapter_path):
+        raise TrainerError("InvalidConfig", "inference.vllm: url and adapterPath belong to the mode server")
+
+
+def _fit_batch(config: RunConfig, inline: Inline) -> RunConfig:
+    training = config.training
+    size = -(-training.batch_size // inline.group_size) * inline.group_size
+    if size == training.batch_size:
+        return config
+    log.warning(
+        "training.batchSize is raised from %d to %d, so that it holds whole groups of %d",
+        training.batch_size,
+        size,
+        inline.group_size,
+    )
+    return structs.replace(config, training=structs.replace(training, batch_size=size))
