@@ -39,7 +39,7 @@ def crd(definition: Definition) -> Schema:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    **({"subresources": {"status": {}}} if definition.status else {}),
                     "additionalPrinterColumns": list(definition.columns),
                     "schema": {"openAPIV3Schema": _schema(definition)},
                 }
@@ -49,10 +49,6 @@ def crd(definition: Definition) -> Schema:
 
 
 def _schema(definition: Definition) -> Schema:
-    status = without_defaults(schema_of(definition.status))
-    status["default"] = definition.fresh
-    for name in definition.zeroes:
-        status["properties"][name]["default"] = 0
     root = {
         "type": "object",
         "description": definition.description,
@@ -62,11 +58,19 @@ def _schema(definition: Definition) -> Schema:
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
             "spec": schema_of(definition.spec),
-            "status": status,
+            **({"status": _status(definition, definition.status)} if definition.status else {}),
         },
     }
     add_rules(root, definition.rules)
     return root
+
+
+def _status(definition: Definition, kind: type) -> Schema:
+    status = without_defaults(schema_of(kind))
+    status["default"] = definition.fresh
+    for name in definition.zeroes:
+        status["properties"][name]["default"] = 0
+    return status
 
 
 class _Dumper(yaml.SafeDumper):

@@ -10,18 +10,22 @@ from clotho.api.environment import CatalogueSpec, EnvironmentStatus
 from clotho.api.inference_test import InferenceTestSpec, InferenceTestStatus
 from clotho.api.schema import Schema
 from clotho.api.status import TrainingRunStatus
+from clotho.api.training_policy import TrainingPolicySpec
 from clotho.api.training_run import TrainingRunSpec
 
 
 class Definition(Struct, frozen=True, kw_only=True):
-    """`fresh`: the status of an object that no operator has seen yet, so that it is in progress for kstatus."""
+    """`fresh`: the status of an object that no operator has seen yet, so that it is in progress for kstatus.
+
+    A kind without a status is only read by the operator.
+    """
 
     kind: str
     plural: str
     short_name: str
     description: str
     spec: type
-    status: type
+    status: type | None
     columns: tuple[Schema, ...]
     rules: Mapping[str, tuple[rules.Rule, ...]]
     fresh: dict[str, Any] = field(default_factory=lambda: {"observedGeneration": -1})
@@ -98,4 +102,20 @@ INFERENCE_TEST: Final = Definition(
     rules=inference_test.RULES,
     fresh={"observedGeneration": -1, "phase": "Pending"},
 )
-DEFINITIONS: Final = (TRAINING_RUN, ENVIRONMENT, INFERENCE_TEST)
+TRAINING_POLICY: Final = Definition(
+    kind=names.POLICY_KIND,
+    plural=names.POLICY_PLURAL,
+    short_name="tpol",
+    description="What an administrator decides for all TrainingRuns of a namespace: locked fields and limits.",
+    spec=TrainingPolicySpec,
+    status=None,
+    columns=(
+        _column("GPUs", "integer", ".spec.limits.gpus"),
+        _column("Replicas", "integer", ".spec.limits.replicas"),
+        _column("Steps", "integer", ".spec.limits.steps"),
+        _column("Active", "integer", ".spec.limits.activeRuns", description="Runs at work at the same time."),
+        _AGE,
+    ),
+    rules={},
+)
+DEFINITIONS: Final = (TRAINING_RUN, ENVIRONMENT, INFERENCE_TEST, TRAINING_POLICY)

@@ -13,6 +13,8 @@ SINGULAR: Final = "trainingrun"
 SHORT_NAME: Final = "tr"
 ENVIRONMENT_KIND: Final = "Environment"
 INFERENCE_TEST_KIND: Final = "InferenceTest"
+POLICY_KIND: Final = "TrainingPolicy"
+POLICY_PLURAL: Final = "trainingpolicies"
 OwnerKind = Literal["TrainingRun", "Environment", "InferenceTest"]  # of which the operator makes something
 PLURALS: Final[dict[OwnerKind, str]] = {
     KIND: PLURAL,

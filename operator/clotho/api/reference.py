@@ -22,7 +22,7 @@ def reference() -> str:
 
 def _section(definition: Definition) -> str:
     schema = crd(definition)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-    rows = [row for part in ("spec", "status") for row in _rows(part, schema[part])]
+    rows = [row for part in ("spec", "status") if part in schema for row in _rows(part, schema[part])]
     return f"\n## {definition.kind}\n\n{definition.description}\n\n{TABLE}" + "".join(f"{row}\n" for row in rows)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from msgspec import NODEFAULT, inspect
+from msgspec import NODEFAULT, UNSET, inspect
 
 Schema = dict[str, Any]
 
@@ -57,7 +57,7 @@ def _struct(kind: inspect.StructType) -> Schema:
     properties: Schema = {}
     for field in kind.fields:
         schema = _convert(field.type)
-        if field.default not in (NODEFAULT, None, "", ()):
+        if field.default not in (NODEFAULT, UNSET, None, "", ()):
             schema["default"] = msgspec.to_builtins(field.default)
         elif isinstance(field.default_factory, type) and issubclass(field.default_factory, msgspec.Struct):
             schema["default"] = {}  # the defaults inside do the rest

@@ -151,6 +151,27 @@ class ResolvedEnvironment(StatusPart, frozen=True):
     )
 
 
+class LimitsInForce(StatusPart, frozen=True):
+    """The strictest limits of all TrainingPolicies."""
+
+    gpus: Annotated[int | None, Meta(description="Most GPUs of the trainer.")] = None
+    replicas: Annotated[int | None, Meta(description="Most pods of all environments together.")] = None
+    steps: Annotated[int | None, Meta(description="Most training steps.")] = None
+    active_runs: Annotated[int | None, Meta(description="Runs of the namespace at work at the same time.")] = None
+    images: Annotated[tuple[tuple[str, ...], ...], Meta(description="Allowed images: one of each list.")] = ()
+    models: Annotated[tuple[tuple[str, ...], ...], Meta(description="Allowed models: one of each list.")] = ()
+
+
+class PolicyInForce(StatusPart, frozen=True):
+    """The TrainingPolicies that a run was started under; a change of them does not reach the run."""
+
+    names: Annotated[tuple[str, ...], Meta(description="The TrainingPolicies.")] = ()
+    locked: Annotated[dict[str, Any], Meta(description="The locked fields, which hold whatever spec says.")] = field(
+        default_factory=dict
+    )
+    limits: LimitsInForce = LimitsInForce()
+
+
 class Results(StatusPart, frozen=True):
     """What a finished run leaves behind."""
 
@@ -178,6 +199,8 @@ class TrainingRunStatus(StatusPart, frozen=True):
     resolved: Annotated[
         tuple[ResolvedEnvironment, ...], Meta(description="The Environments that the run uses, as it started.")
     ] = ()
+    policy: PolicyInForce | None = None
+    queued_since: Annotated[datetime | None, Meta(description="Waiting for its turn since then.")] = None
     attempt: Annotated[int, Meta(description="How many trainer pods the run has had.")] = 0
     restarts: Annotated[int, Meta(description="Restarts of all components.")] = 0
     checkpoint: Annotated[CheckpointInfo | None, Meta(description="The newest complete checkpoint.")] = None

@@ -1,0 +1,75 @@
+"""TrainingPolicy: what an administrator decides for all runs of a namespace."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from clotho.api.lockable import Locked
+from clotho.api.metadata import Metadata
+from clotho.api.reading import read
+from clotho_contract.settings import PositiveInt, Settings
+
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+# Letters that need no quoting in a regular expression, but for the dot: the API server matches them with CEL.
+Glob = Annotated[str, Meta(min_length=1, max_length=512, pattern=r"^[-A-Za-z0-9._/:@*]+$")]
+_GLOBS: Final = "`*` stands for any text, slashes included; end a registry or an organisation with a slash."
+
+
+class Limits(Settings, frozen=True):
+    """How much a run may ask for; what is absent is not limited."""
+
+    gpus: Annotated[
+        Count | None,
+        Meta(description="Most GPUs of a run's trainer. Templates may then ask for no devices of their own."),
+    ] = None
+    replicas: Annotated[Count | None, Meta(description="Most pods of all environments of a run together.")] = None
+    steps: Annotated[PositiveInt | None, Meta(description="Most training steps of a run.")] = None
+    active_runs: Annotated[
+        Count | None,
+        Meta(description="Runs of the namespace that are at work at the same time; later ones wait for their turn."),
+    ] = None
+    images: Annotated[
+        Annotated[tuple[Glob, ...], Meta(max_length=64)] | None,
+        Meta(description=f"Images that runs may name besides the operator's own. {_GLOBS}"),
+    ] = None
+    models: Annotated[
+        Annotated[tuple[Glob, ...], Meta(max_length=64)] | None,
+        Meta(description=f"Models that may be trained, by model.name. {_GLOBS}"),
+    ] = None
+
+
+class TrainingPolicySpec(Settings, frozen=True):
+    """Locked fields and limits of the namespace's runs. Of several policies the strictest word counts."""
+
+    locked: Locked = field(default_factory=Locked)
+    limits: Limits = field(default_factory=Limits)
+
+
+class TrainingPolicy(Struct, frozen=True, kw_only=True):
+    metadata: Metadata
+    spec: TrainingPolicySpec
+
+    @property
+    def locked(self) -> dict[str, Any]:
+        """As a person would write it."""
+        written: dict[str, Any] = msgspec.to_builtins(self.spec.locked)
+        return written
+
+
+class UnreadablePolicy(Struct, frozen=True, kw_only=True):
+    """Its spec does not decode (the CRD was changed under it): nothing starts until somebody has seen to it."""
+
+    metadata: Metadata
+    problem: str
+
+
+AnyPolicy = TrainingPolicy | UnreadablePolicy
+
+
+def parse(body: Mapping[str, Any]) -> AnyPolicy:
+    metadata, spec, _ = read(body, TrainingPolicySpec, dict)
+    if isinstance(spec, str):
+        return UnreadablePolicy(metadata=metadata, problem=spec)
+    return TrainingPolicy(metadata=metadata, spec=spec)
