@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from clotho.api.names import API_SERVER, TRAINER
+from clotho.api.names import API_SERVER, EXPORTER, TRAINER
 from clotho.api.training_run import TrainingRun
 from clotho.cluster.cache import RunKey
 from clotho.cluster.http_get import ProbeFailed, http_get
@@ -16,9 +16,10 @@ from clotho.cluster.store import Store
 from clotho.plan.model import Probe, Probes, QueueStatus
 from clotho.plan.pods import Pod
 from clotho_contract import progress
+from clotho_contract.exports import ExportProgress
 from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, TRAINER_STATUS_PORT
 
-Target = Literal["trainer", "api_server", "inference"]
+Target = Literal["trainer", "api_server", "inference", "exporter"]
 QUIET: frozenset[str] = frozenset({"Stopped", "Completed", "Failed", "Suspended"})
 
 
@@ -57,6 +58,9 @@ class Question(Struct, frozen=True):
 def questions(run: TrainingRun, pods: tuple[Pod, ...], known: Probes, now: datetime) -> tuple[Question, ...]:
     """The trainer is always asked; the others only once it does not answer or has made no step for a while:
     they are needed to say why a run stands still, and a thousand healthy runs should cost little."""
+    if run.status.phase == "Completed":
+        exporter = _only(pods, EXPORTER)
+        return (Question("exporter", exporter),) if exporter else ()
     trainer, api_server = _only(pods, TRAINER), _only(pods, API_SERVER)
     asked = [Question("trainer", trainer)] if trainer else []
     if is_suspicious(run, known, now):
@@ -83,10 +87,15 @@ def _last_step(answer: progress.Progress) -> datetime | None:
 
 def pause(run: TrainingRun, times: ProbeTimes) -> float | None:
     """Seconds until the next round, None when the run has nothing left to say."""
-    if run.status.phase in QUIET:
+    if not _may_speak(run):
         return None
     wanted = times.interval if run.status.phase == "Running" else times.startup
     return min(wanted, max(0.5, run.spec.stall.after_seconds / 4))
+
+
+def _may_speak(run: TrainingRun) -> bool:
+    is_exporting = run.status.phase == "Completed" and run.status.export is not None and not run.status.export.is_over
+    return is_exporting or run.status.phase not in QUIET
 
 
 def _only(pods: tuple[Pod, ...], component: str) -> Pod | None:
@@ -116,13 +125,14 @@ class Prober:
             self._answers[key] = msgspec.structs.replace(self.answers(key), trainer=said)
 
     def has_newcomer(self, key: RunKey) -> bool:
-        """Whether a trainer is up that was never asked."""
+        """Whether a trainer, or an exporter, is up that was never asked."""
         run = self._store.run(key)
-        if run is None or run.status.phase in QUIET:
+        if not isinstance(run, TrainingRun) or not _may_speak(run):
             return False
-        trainer = _only(self._store.pods_of(key, run.metadata.uid), TRAINER)
-        known = self.answers(key).trainer
-        return trainer is not None and (known is None or known.pod_uid != trainer.uid)
+        pods, known = self._store.pods_of(key, run.metadata.uid), self.answers(key)
+        is_over = run.status.phase == "Completed"
+        pod, said = (_only(pods, EXPORTER), known.exporter) if is_over else (_only(pods, TRAINER), known.trainer)
+        return pod is not None and (said is None or said.pod_uid != pod.uid)
 
     async def ask(self, key: RunKey, now: datetime) -> tuple[bool, float | None]:
         """One round: whether the answers say something new, and when to ask again."""
@@ -161,10 +171,12 @@ class Prober:
 
     async def _fetch(
         self, target: Target, run: TrainingRun, host: str, token: str | None
-    ) -> progress.Progress | QueueStatus | bool:
+    ) -> progress.Progress | ExportProgress | QueueStatus | bool:
         limit = self._times.timeout
         if target == "trainer":
             return _decode(await http_get(host, TRAINER_STATUS_PORT, "/progress", None, limit), progress.Progress)
+        if target == "exporter":
+            return _decode(await http_get(host, TRAINER_STATUS_PORT, "/progress", None, limit), ExportProgress)
         if target == "api_server":
             answer = _decode(await http_get(host, API_SERVER_PORT, "/status", token, limit), ApiServerAnswer)
             return queue_status(answer, run.spec.training.batch_size)
@@ -186,5 +198,5 @@ def _says(probes: Probes) -> tuple[object, ...]:
     """What matters of the answers: not when they were taken."""
     return tuple(
         (probe.pod_uid, probe.answer, probe.problem) if probe else None
-        for probe in (probes.trainer, probes.api_server, probes.inference)
+        for probe in (probes.trainer, probes.api_server, probes.inference, probes.exporter)
     )

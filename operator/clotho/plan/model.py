@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from clotho.api.status import TrainingRunStatus
 from clotho.plan.pods import Pod
+from clotho_contract.exports import ExportProgress
 from clotho_contract.progress import Progress
 
 Kind = Literal[
@@ -69,6 +70,7 @@ class Probes(Struct, frozen=True, kw_only=True):
 
     trainer: Probe[Progress] | None = None  # GET trainer:8002/progress
     api_server: Probe[QueueStatus] | None = None  # GET api-server:8000/status, with the run's token
+    exporter: Probe[ExportProgress] | None = None  # GET exporter:8002/progress
     inference: Probe[bool] | None = None  # GET trainer:8001/health: the answer is True
 
 

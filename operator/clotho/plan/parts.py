@@ -2,15 +2,22 @@
 
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
+from clotho.api.names import API_SERVER, ENVIRONMENT, EXPORTER, TRAINER, Component
 from clotho.api.status import ComponentStatus, Retry
 from clotho.api.training_run import TrainingRun
 from clotho.plan.model import Observed
 from clotho.plan.pods import Pod
+
+_TITLES: Final[dict[Component, str]] = {
+    API_SERVER: "the API server",
+    TRAINER: "the trainer",
+    EXPORTER: "the exporter",
+}
 
 
 class Part(Struct, frozen=True, kw_only=True):
@@ -27,7 +34,7 @@ class Part(Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         if self.component == ENVIRONMENT:
             return f"environment {self.name}"
-        return "the API server" if self.component == API_SERVER else "the trainer"
+        return _TITLES[self.component]
 
     @property
     def is_ready(self) -> bool:
@@ -68,23 +75,8 @@ def parts_of(run: TrainingRun, observed: Observed) -> Parts:
         grouped.setdefault((pod.component, pod.environment), []).append(pod)
 
     def part(component: Component, name: str, environment: str, replicas: int, record: ComponentStatus | None) -> Part:
-        pods = tuple(sorted(grouped.get((component, environment), ()), key=attrgetter("index")))
-        seen = {pod.uid for pod in pods}
-        record = record or ComponentStatus(name=name, state="Missing")
-        waiting = tuple(retry for retry in record.retries if retry.uid in seen)
-        replaced = len(record.retries) - len(waiting)
-        if replaced:
-            record = msgspec.structs.replace(record, retries=waiting)
-        return Part(
-            component=component,
-            name=name,
-            replicas=replicas,
-            pods=pods,
-            ready=sum(pod.is_ready for pod in pods if pod.index < replicas),
-            is_alive=replicas == 0 or any(pod.is_running for pod in pods),
-            replaced=replaced,
-            record=record,
-        )
+        pods = sorted(grouped.get((component, environment), ()), key=attrgetter("index"))
+        return _part(component, name, pods, replicas, record)
 
     return Parts(
         api_server=part(
@@ -95,4 +87,31 @@ def parts_of(run: TrainingRun, observed: Observed) -> Parts:
             part(ENVIRONMENT, each.name, each.name, each.replicas, environments.get(each.name))
             for each in run.spec.environments
         ),
+    )
+
+
+def exporter_of(run: TrainingRun, observed: Observed, pod_name: str, *, forget: bool) -> Part:
+    """Beside the parts, not among them: it is there when they are done. `forget`: it is another export's record."""
+    stored = run.status.components
+    record = stored.exporter if stored and not forget else None
+    pods = [pod for pod in observed.pods if pod.component == EXPORTER and pod.name == pod_name]
+    return _part(EXPORTER, EXPORTER, pods, 1, record)
+
+
+def _part(component: Component, name: str, pods: list[Pod], replicas: int, record: ComponentStatus | None) -> Part:
+    seen = {pod.uid for pod in pods}
+    record = record or ComponentStatus(name=name, state="Missing")
+    waiting = tuple(retry for retry in record.retries if retry.uid in seen)
+    replaced = len(record.retries) - len(waiting)
+    if replaced:
+        record = msgspec.structs.replace(record, retries=waiting)
+    return Part(
+        component=component,
+        name=name,
+        replicas=replicas,
+        pods=tuple(pods),
+        ready=sum(pod.is_ready for pod in pods if pod.index < replicas),
+        is_alive=replicas == 0 or any(pod.is_running for pod in pods),
+        replaced=replaced,
+        record=record,
     )

@@ -9,6 +9,7 @@ from clotho.api.training_run import TrainingRun, UnreadableRun
 from clotho.api.validation import problems as spec_problems
 from clotho.plan.completion import complete, has_trained_enough, is_complete
 from clotho.plan.deadline import deadline_message, deadline_of
+from clotho.plan.export import export_weights
 from clotho.plan.health import Problem, live_phase, stuck_check_time, waiting_message, worst_problem
 from clotho.plan.model import Action, Observed, Plan
 from clotho.plan.parts import parts_of
@@ -114,6 +115,9 @@ def _each_object_once(actions: tuple[Action, ...]) -> tuple[Action, ...]:
 def _after_the_end(situation: Situation) -> Decision:
     run, status = situation.run, situation.run.status
     expiry = expiry_of(run)
+    exporting = export_weights(situation)
+    if exporting.is_at_work:
+        expiry = None  # its end is another pass
     is_expired = expiry is not None and expiry <= situation.now
     tidying, look_again = tidy_up(situation)
     return Decision(
@@ -121,8 +125,11 @@ def _after_the_end(situation: Situation) -> Decision:
         reason=status.phase,
         message=status.message,
         parts=situation.parts,
-        actions=(delete_run(run),) if is_expired else tidying,
-        wake_at=None if is_expired else earliest([expiry, look_again]),
+        actions=(delete_run(run),) if is_expired else (*tidying, *exporting.actions),
+        notices=exporting.notices,
+        export=exporting.status,
+        exporter=exporting.part,
+        wake_at=None if is_expired else earliest([expiry, look_again, exporting.wake_at]),
     )
 
 

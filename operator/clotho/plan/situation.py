@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from clotho.api.status import Phase, StallStatus, TrainingRunStatus
+from clotho.api.status import ExportStatus, Phase, StallStatus, TrainingRunStatus
 from clotho.api.training_run import TrainingRun
 from clotho.plan.model import Action, Event, Observed
-from clotho.plan.parts import Parts
+from clotho.plan.parts import Part, Parts
 from clotho.plan.pods import Pod
 from clotho.plan.settings import PlanSettings
 from clotho_contract.progress import Progress
@@ -57,6 +57,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     is_stuck: bool = False  # nothing will move without help: kstatus' Stalled
     is_refused: bool = False
     stall: StallStatus | None = None
+    export: ExportStatus | None = None
+    exporter: Part | None = None
     wake_at: datetime | None = None
 
 

@@ -24,14 +24,8 @@ def make_missing(situation: Situation) -> tuple[Action, ...]:
 
 
 def _objects(situation: Situation) -> Iterator[Action]:
-    run, settings = situation.run, situation.settings.render
-    base = base_name(run.metadata)
-    config = run_config(run, settings.cluster_domain)
-    secret = ObjectKey("Secret", base)
-    if _is_absent(situation, secret):
-        yield Create(key=secret, manifest=objects.secret(run, config), random_keys=objects.RANDOM_KEYS)
-    elif _differs(situation, secret, fingerprint(config)):  # training.steps was raised: the trainer re-reads the file
-        yield Apply(key=secret, manifest=objects.secret(run, config))
+    run, base = situation.run, base_name(situation.run.metadata)
+    yield from write_config(situation)
     makers: list[tuple[Kind, Callable[..., Manifest]]] = [("Service", objects.service)]
     if not run.spec.is_inline:
         makers.insert(0, ("NetworkPolicy", objects.network_policy))
@@ -42,6 +36,17 @@ def _objects(situation: Situation) -> Iterator[Action]:
         if _is_absent(situation, key) or _differs(situation, key, objects.REVISION):
             yield Apply(key=key, manifest=make(run))
     yield from _claims(situation)
+
+
+def write_config(situation: Situation) -> Iterator[Action]:
+    """Again when the spec has changed: the trainer re-reads `training.steps`, the exporter reads `export`."""
+    run = situation.run
+    config = run_config(run, situation.settings.render.cluster_domain)
+    secret = ObjectKey("Secret", base_name(run.metadata))
+    if _is_absent(situation, secret):
+        yield Create(key=secret, manifest=objects.secret(run, config), random_keys=objects.RANDOM_KEYS)
+    elif _differs(situation, secret, fingerprint(config)):
+        yield Apply(key=secret, manifest=objects.secret(run, config))
 
 
 def _claims(situation: Situation) -> Iterator[Create]:

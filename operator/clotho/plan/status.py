@@ -11,6 +11,7 @@ from clotho.api.status import (
     ComponentStatus,
     Condition,
     ConditionType,
+    ExportStatus,
     RunProgress,
     TrainingRunStatus,
     Truth,
@@ -62,11 +63,24 @@ def _after_the_end(situation: Situation, decision: Decision) -> TrainingRunStatu
         situation.run.status,
         observed_generation=situation.run.metadata.generation,
         components=_components(decision),
-        conditions=tuple(
-            _condition(situation, *pods[each.type]) if each.type in pods else each
-            for each in situation.run.status.conditions
+        conditions=(
+            *(
+                _condition(situation, *pods[each.type]) if each.type in pods else each
+                for each in situation.run.status.conditions
+                if each.type != "Exported"
+            ),
+            *_export_conditions(situation, decision.export),
         ),
+        export=decision.export,
     )
+
+
+def _export_conditions(situation: Situation, export: ExportStatus | None) -> tuple[Condition, ...]:
+    if export is None:
+        return ()
+    truth: Truth = "True" if export.phase == "Completed" else "False"
+    message = export.message if export.is_over else ""  # else it would change with every file
+    return (_condition(situation, "Exported", truth, export.phase, message),)
 
 
 def _message(decision: Decision, progress: RunProgress | None) -> str:
@@ -81,6 +95,7 @@ def _components(decision: Decision) -> Components:
         api_server=_component(parts.api_server) if parts.api_server.replicas else None,
         trainer=_component(parts.trainer),
         environments=tuple(_component(part) for part in parts.environments),
+        exporter=_component(decision.exporter) if decision.exporter else None,
     )
 
 
@@ -184,6 +199,7 @@ def _essence(status: TrainingRunStatus) -> tuple[object, ...]:
         status.stall,
         stalled and stalled.reason,
         status.results,
+        status.export and (status.export.phase, status.export.settings),
         [record.failures for record in _records(status)],
         [record.retries for record in _records(status) if record.retries],
     )
@@ -193,18 +209,28 @@ def _records(status: TrainingRunStatus) -> tuple[ComponentStatus, ...]:
     parts = status.components
     if parts is None:
         return ()
-    return tuple(part for part in (parts.api_server, parts.trainer, *parts.environments) if part is not None)
+    return tuple(
+        part for part in (parts.api_server, parts.trainer, *parts.environments, parts.exporter) if part is not None
+    )
 
 
 def _numbers(status: TrainingRunStatus) -> tuple[object, ...]:
-    return (status.progress, status.history, status.checkpoint, status.wandb_url)
+    return (status.progress, status.history, status.checkpoint, status.wandb_url, status.export)
 
 
 def _without_numbers(status: TrainingRunStatus) -> TrainingRunStatus:
     ready = status.condition("Ready")
     message = "" if ready is not None and ready.status == "True" else status.message  # it counts the steps
+    export = status.export and msgspec.structs.replace(status.export, percent=0, message="")
     return msgspec.structs.replace(
-        status, progress=None, history=(), checkpoint=None, wandb_url="", message=message, written_at=None
+        status,
+        progress=None,
+        history=(),
+        checkpoint=None,
+        wandb_url="",
+        message=message,
+        export=export,
+        written_at=None,
     )
 
 

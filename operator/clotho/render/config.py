@@ -28,6 +28,7 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
         training=spec.training,
         environments=tuple(_environment(environment) for environment in spec.environments),
         inline=spec.inline and _inline(spec.inline),
+        export=spec.export,
         inference=spec.inference,
         api_server=contract.ApiServerConfig(max_queue_bytes=_queue_limit(spec.storage)),
         wandb=wandb and _as(Wandb, wandb),
@@ -63,6 +64,6 @@ def _environment(spec: EnvironmentSpec) -> contract.EnvironmentConfig:
     )
 
 
-def fingerprint(config: contract.RunConfig) -> str:
+def fingerprint(config: Settings) -> str:
     """Cheap to compare, so that a config is only rendered and written when it differs."""
     return hashlib.blake2b(msgspec.json.encode(config, order="sorted"), digest_size=8).hexdigest()

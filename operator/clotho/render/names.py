@@ -23,6 +23,11 @@ def pod_name(run: Metadata, component: Component, environment: str = "", index: 
     return f"{base_name(run)}-{component}"
 
 
+def exporter_name(run: Metadata, settings: str) -> str:
+    """One pod for one set of settings."""
+    return f"{base_name(run)}-export-{settings[:8]}"
+
+
 def claim_name(run: Metadata, component: Component) -> str:
     return f"{base_name(run)}-{component}"
 

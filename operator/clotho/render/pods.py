@@ -1,4 +1,4 @@
-"""The three kinds of pods of a run. All are created at once and wait inside for what they need."""
+"""The pods of a run. All but the exporter's are created at once and wait inside for what they need."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,6 +8,7 @@ from clotho.api.names import (
     ATTEMPT_LABEL,
     ENVIRONMENT,
     ENVIRONMENT_LABEL,
+    EXPORTER,
     INDEX_LABEL,
     RESTARTS_LABEL,
     SERVING_LABEL,
@@ -52,6 +53,7 @@ from clotho_contract.names import (
 API_SERVER_GRACE: Final = 30
 TRAINER_GRACE: Final = 300  # for a last checkpoint
 ENVIRONMENT_GRACE: Final = 30
+EXPORTER_GRACE: Final = 30
 MODELS_PATH: Final = "/models"
 _SHARED_MEMORY: Final = {True: "8Gi", False: "1Gi"}  # with GPUs, without
 
@@ -89,31 +91,19 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
     gpus = run.spec.trainer.gpus
     inline = tuple(_inline_volumes(run))
     needs = resources("2", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else resources("250m", "1Gi", {})
-    main = {
-        "name": MAIN,
-        "image": settings.images.trainer,
-        "command": ["python", "-m", "clotho_trainer", "train"],
-        "env": _trainer_variables(run),
-        "ports": [port("inference", INFERENCE_PORT), port("status", TRAINER_STATUS_PORT)],
-        "resources": needs,
-        "volumeMounts": [
-            *_shared_mounts(),
-            mount("data", str(DATA_PATH)),
-            mount("models", MODELS_PATH, read_only=True),
-            mount("shm", "/dev/shm"),  # noqa: S108 - torch's workers talk through it
-            *(mount(name, path, read_only=True) for name, path, _ in inline),
-        ],
-        **probes(TRAINER_STATUS_PORT),
-    }
+    main = _trainer_container(run, settings, "train", needs)
+    main["ports"] = [port("inference", INFERENCE_PORT), *main["ports"]]
+    main["volumeMounts"] += [
+        mount("shm", "/dev/shm"),  # noqa: S108 - torch's workers talk through it
+        *(mount(name, path, read_only=True) for name, path, _ in inline),
+    ]
     spec = {
         "hostname": TRAINER,
         "subdomain": base_name(run.metadata),
         "terminationGracePeriodSeconds": TRAINER_GRACE,
-        "containers": [main],
+        "containers": [main | probes(TRAINER_STATUS_PORT)],
         "volumes": [
-            *_shared_volumes(run),
-            _claim_or_scratch("data", trainer_claim_name(run)),
-            _claim_or_scratch("models", run.spec.model.claim_name),  # an init container of the template may fill it
+            *_trainer_volumes(run),
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY[gpus > 0]}},
             *({"name": name, **volume} for name, _, volume in inline),
         ],
@@ -121,6 +111,42 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
     labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts), ATTEMPT_LABEL: str(attempt)}
     pod = _pod(run, TRAINER, spec, settings, labels)
     return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
+
+
+def exporter_pod(run: TrainingRun, settings: RenderSettings, name: str, restarts: int) -> Manifest:
+    """The trainer's image, volumes and template, since it needs the same model; but no GPU of the operator's asking."""
+    main = _trainer_container(run, settings, "export", resources("500m", "2Gi", {}))
+    spec = {
+        "terminationGracePeriodSeconds": EXPORTER_GRACE,
+        "containers": [main],
+        "volumes": _trainer_volumes(run),
+    }
+    pod = _pod(run, EXPORTER, spec, settings, {RESTARTS_LABEL: str(restarts)}, name)
+    return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
+
+
+def _trainer_container(run: TrainingRun, settings: RenderSettings, command: str, needs: Manifest) -> Manifest:
+    return {
+        "name": MAIN,
+        "image": settings.images.trainer,
+        "command": ["python", "-m", "clotho_trainer", command],
+        "env": _trainer_variables(run),
+        "ports": [port("status", TRAINER_STATUS_PORT)],
+        "resources": needs,
+        "volumeMounts": [
+            *_shared_mounts(),
+            mount("data", str(DATA_PATH)),
+            mount("models", MODELS_PATH, read_only=True),
+        ],
+    }
+
+
+def _trainer_volumes(run: TrainingRun) -> list[Manifest]:
+    return [
+        *_shared_volumes(run),
+        _claim_or_scratch("data", trainer_claim_name(run)),
+        _claim_or_scratch("models", run.spec.model.claim_name),  # an init container of the template may fill it
+    ]
 
 
 def environment_pod(
