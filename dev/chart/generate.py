@@ -9,6 +9,7 @@ from chart import install
 from chart.dashboards import render
 from chart.fleet import FLEET
 from chart.run import ONE_RUN
+from clotho.api import admission
 
 ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts" / "clotho"
@@ -18,7 +19,12 @@ def chart_files() -> dict[Path, str]:
     """Inside the chart: needs nothing but this repository."""
     crds = {CHART / "files" / "crds" / path.name: path.read_text() for path in sorted((ROOT / "crds").glob("*.yaml"))}
     dashboards = {"fleet.json": FLEET, "run.json": ONE_RUN}
-    return crds | {CHART / "files" / "dashboards" / name: render(each) for name, each in dashboards.items()}
+    admissions = {"policy.yaml": admission.admission_policy(), "binding.yaml": admission.binding()}
+    return (
+        crds
+        | {CHART / "files" / "dashboards" / name: render(each) for name, each in dashboards.items()}
+        | {CHART / "files" / "admission" / name: admission.render(each) for name, each in admissions.items()}
+    )
 
 
 def install_files(helm: Path) -> dict[Path, str]:

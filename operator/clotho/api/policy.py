@@ -232,6 +232,8 @@ _LONGEST: Final = 200
 
 
 def shown(value: object) -> str:
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
     text = value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 

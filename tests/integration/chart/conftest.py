@@ -21,6 +21,12 @@ from rig.operator_process import FAST, OperatorProcess, has_traceback
 
 Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
+CLUSTER_WIDE = (
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+)
 
 
 @pytest.fixture(scope="session")
@@ -51,8 +57,10 @@ class Installed:
         return f"system:serviceaccount:{self.namespace}:{self.namespace}"
 
     def rules(self) -> Iterator[Manifest]:
+        """The operator's: of the roles that are bound to it."""
+        bound = {item["roleRef"]["name"] for item in self.objects if item["kind"].endswith("RoleBinding")}
         for item in self.objects:
-            if item["kind"] in ("Role", "ClusterRole") and "aggregate" not in str(item["metadata"]["labels"]):
+            if item["kind"] in ("Role", "ClusterRole") and item["metadata"]["name"] in bound:
                 yield from item["rules"]
 
     def variables(self) -> dict[str, str]:
@@ -87,7 +95,7 @@ def install_chart(kubectl: Kubectl, namespace: str, render: Render) -> Iterator[
 
     yield install
     for installed in done:
-        cluster_wide = [o for o in installed.objects if o["kind"] in ("ClusterRole", "ClusterRoleBinding")]
+        cluster_wide = [o for o in installed.objects if o["kind"] in CLUSTER_WIDE]
         kubectl.run("delete", "--ignore-not-found", "--filename=-", stdin=yaml.safe_dump_all(cluster_wide))
 
 
