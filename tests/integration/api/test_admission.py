@@ -72,6 +72,18 @@ REFUSED: list[tuple[Body, str]] = [
     (training(stepz=3), 'unknown field "spec.training.stepz"'),
     (smallest(model={"name": ""}), "spec.model.name in body should be at least 1 chars long"),
     (smallest(model={"name": "m", "quantization": "nf4"}, trainer={"gpus": 0}), "nf4 needs trainer.gpus of at least 1"),
+    (smallest(inline=CASES["inline"]["inline"]), "a run has either environments or inline, and not both"),
+    ({"model": {"name": "m"}, "training": {"steps": 1}}, "a run has either environments or inline, and not both"),
+    (
+        CASES["inline"] | {"training": {"steps": 1, "worldModel": {"coefficient": 0.1}}},
+        "training.worldModel needs inline.tools",
+    ),
+    (CASES["inline"] | {"inline": {"dataset": {}}}, "inline.dataset: give either path or hub"),
+    (smallest(export={}, storage={"ephemeral": True}), "export needs storage that lasts"),
+    (
+        smallest(export={"formats": ["safetensors"], "ollama": {"url": "http://ollama:11434", "name": "ours"}}),
+        "export.ollama needs the format gguf",
+    ),
     (smallest(environments=[]), "spec.environments in body should have at least 1 items"),
     (smallest(environments=[{"name": "a"}, {"name": "a"}]), "Duplicate value"),
     (smallest(environments=[{"name": "A_b"}]), "spec.environments[0].name in body should match"),
