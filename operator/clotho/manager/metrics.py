@@ -155,7 +155,7 @@ class Metrics:
         )
         self.probe_failures = Counter(
             "clotho_probe_failures",
-            "Questions to pods without a usable answer, by target: trainer, api_server or inference.",
+            "Questions to pods without a usable answer, by target: trainer, api_server, inference or exporter.",
             ("target",),
             registry=registry,
         )
