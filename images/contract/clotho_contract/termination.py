@@ -26,12 +26,23 @@ Reason = Literal[
 LIMIT = 4096  # what the kubelet keeps
 
 
+class Trial(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How a model did in a test of an environment, as far as it got."""
+
+    steps_tested: int = 0  # groups
+    completions: int = 0
+    correct: int = 0  # completions with a score above 0
+    steps_with_correct: int = 0
+    output: str = ""  # the end of what was printed
+
+
 class Termination(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Reason
     message: str
     step: int | None = None
     progress: Progress | None = None  # a trainer's final figures: nobody can ask it for them any more
     export: ExportOutcome | None = None  # what an export wrote
+    trial: Trial | None = None  # what a test of an environment found
 
 
 def encode(termination: Termination) -> bytes:
@@ -43,6 +54,9 @@ def encode(termination: Termination) -> bytes:
     if termination.export is not None and termination.export.files:
         summary = msgspec.structs.replace(termination.export, files=())
         return encode(msgspec.structs.replace(termination, export=summary))
+    if termination.trial is not None and termination.trial.output:
+        figures = msgspec.structs.replace(termination.trial, output="")
+        return encode(msgspec.structs.replace(termination, trial=figures))
     excess = len(body) - LIMIT
     shorter = termination.message.encode()[: -(excess + 3)].decode(errors="ignore") + "…"
     return msgspec.json.encode(msgspec.structs.replace(termination, message=shorter))

@@ -1,20 +1,19 @@
 """The command line: `python -m clotho_environment serve|process|wait|describe`."""
 
 import argparse
-import json
 import logging
 import os
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 import msgspec
 import yaml
 
 import clotho_contract.config as run_config
-from clotho_contract import logs, termination
+from clotho_contract import description, logs, termination
 from clotho_contract.config import ConfigError, EnvironmentConfig, RunConfig
 from clotho_contract.names import (
     CONFIG_VARIABLE,
@@ -28,9 +27,15 @@ from clotho_contract.termination import Termination
 from clotho_environment.entries import FORMS, AtroposEntry, EntryError, find_entry
 from clotho_environment.environment import InvalidConfigError
 
+if TYPE_CHECKING:
+    from clotho_environment.process import Target, WriteLine
+
 log = logging.getLogger("clotho_environment")
 
 API_KEY_VARIABLE = "OPENAI_API_KEY"
+LENIENCE_SECONDS = 15.0  # for a deadline that is noticed a little late
+REFUSALS = (ConfigError, EntryError, InvalidConfigError)
+T = TypeVar("T")
 
 EPILOG = f"""\
 An entry is {FORMS}.
@@ -45,7 +50,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     logs.set_up(stream=sys.stderr if options.command in ("process", "describe") else sys.stdout)
     try:
         ending: Termination = options.run(options)
-    except (ConfigError, EntryError, InvalidConfigError) as error:
+    except REFUSALS as error:
         log.debug("refused", exc_info=error)
         ending = Termination(reason="InvalidConfig", message=str(error))
     except KeyboardInterrupt:
@@ -87,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     process.add_argument("--deadline", type=float, default=600, metavar="SECONDS", help="default %(default)s")
     process.add_argument("--output", type=Path, help="a file, overwritten; standard output when absent")
     process.add_argument("--tokens", action="store_true", help="insist on token ids and log-probabilities")
+    process.add_argument(
+        "--results", action="store_true", help="count what was right and say so in the termination message"
+    )
     process.set_defaults(run=_process)
 
     wait = commands.add_parser("wait", help="return when the run's API server, trainer and inference are there")
@@ -99,6 +107,12 @@ def _parser() -> argparse.ArgumentParser:
 
     describe = commands.add_parser("describe", help="print the environment's config fields as JSON")
     _add_choice(describe)
+    describe.add_argument("--output", type=Path, help="a file, overwritten; standard output when absent")
+    describe.add_argument(
+        "--serve", action="store_true", help="import in a process apart and report on the status port until stopped"
+    )
+    describe.add_argument("--port", type=int, default=ENVIRONMENT_STATUS_PORT, help="default %(default)s")
+    describe.add_argument("--deadline", type=float, default=120, metavar="SECONDS", help="default %(default)s")
     describe.set_defaults(run=_describe)
     return parser
 
@@ -133,24 +147,42 @@ def _serve(options: argparse.Namespace) -> Termination:
 
 
 def _process(options: argparse.Namespace) -> Termination:
-    from clotho_environment.process import Order, Target, process_entry
+    from clotho_environment.process import Target
+    from clotho_environment.trial import Tally, give_up_after
 
     run = None if options.base_url else run_config.load(options.config)
     place = _place(run, options)
     target = Target(
         base_url=run.endpoints.inference if run else options.base_url,
         model=options.model or (run.model.name if run else "default"),
-        key=os.environ.get(API_KEY_VARIABLE) or os.environ.get(TOKEN_VARIABLE, ""),
+        key=os.environ.pop(API_KEY_VARIABLE, "") or os.environ.get(TOKEN_VARIABLE, ""),  # not for a stranger's code
         has_tokens=options.tokens,
     )
     with _output(options.output) as output:
-        order = Order(place.config, target, output.write, groups=options.groups, deadline_seconds=options.deadline)
-        entry = find_entry(place.entry)
-        if isinstance(entry, AtroposEntry):
-            from clotho_environment.atropos.command import process_atropos
+        if not options.results:
+            return _make_groups(options, place, target, output.write)
+        tally = Tally(output.write, target.key)
+        logging.getLogger().addHandler(tally)
+        late = Termination(reason="EnvironmentFailed", message=f"the environment blocks; {options.deadline:g} s are up")
+        give_up_after(options.deadline + LENIENCE_SECONDS, lambda: _leave(tally.add_to(late)))
+        try:
+            return tally.add_to(_make_groups(options, place, target, tally.write))
+        except REFUSALS as error:
+            return tally.add_to(Termination(reason="InvalidConfig", message=str(error)))
 
-            return _run(process_atropos(entry.path, order))
-        return _run(process_entry(entry, order))
+
+def _make_groups(
+    options: argparse.Namespace, place: EnvironmentConfig, target: "Target", write_line: "WriteLine"
+) -> Termination:
+    from clotho_environment.process import Order, process_entry
+
+    order = Order(place.config, target, write_line, groups=options.groups, deadline_seconds=options.deadline)
+    entry = find_entry(place.entry)
+    if isinstance(entry, AtroposEntry):
+        from clotho_environment.atropos.command import process_atropos
+
+        return _run(process_atropos(entry.path, order))
+    return _run(process_entry(entry, order))
 
 
 def _wait(options: argparse.Namespace) -> Termination:
@@ -163,16 +195,20 @@ def _wait(options: argparse.Namespace) -> Termination:
 
 def _describe(options: argparse.Namespace) -> Termination:
     place = _place(None if options.entry else run_config.load(options.config), options)
+    from clotho_environment.describe import describe, serve_description
+
+    if options.serve:
+        return _run(serve_description(place.entry, port=options.port, seconds=options.deadline))
     entry = find_entry(place.entry)
     if isinstance(entry, AtroposEntry):
         from clotho_environment.atropos.command import describe_atropos
 
-        description = describe_atropos(entry.path)
+        found = _run(describe_atropos(entry.path, seconds=options.deadline))
     else:
-        from clotho_environment.describe import describe
-
-        description = describe(entry)
-    print(json.dumps(description, indent=2 if sys.stdout.isatty() else None))
+        found = describe(entry)
+    with _output(options.output) as output:
+        body = description.encode(description.bounded(found))
+        output.write(msgspec.json.format(body, indent=2) + b"\n" if output.isatty() else body)
     return Termination(reason="Finished", message=f"described {place.entry}")
 
 
@@ -220,7 +256,7 @@ def _output(path: Path | None) -> Iterator[BinaryIO]:
         yield file
 
 
-def _run(coroutine: Coroutine[Any, Any, Termination]) -> Termination:
+def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Not `uvloop.run`: that waits for every task, also for those that environment code refuses to end."""
     import uvloop
 

@@ -1,37 +1,114 @@
-"""An environment's config fields as JSON: what the catalogue shows and what people may set."""
+"""An environment's config fields: what the catalogue shows and what people may set."""
 
-from typing import Any
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
 
+import msgspec
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from clotho_contract import description as contract
+from clotho_contract import termination
+from clotho_contract.description import ConfigField, Description
+from clotho_contract.names import TERMINATION_MESSAGE_VARIABLE
+from clotho_contract.termination import Termination
+from clotho_environment.apart import run_apart
+from clotho_environment.atropos.introspect import field_schema
 from clotho_environment.entries import NativeEntry
+from clotho_environment.serve import status_server, stop_signal
+
+SIZE_LIMIT: Final = 4 * 1024**2  # of what a child reports, before it is cut to the contract's size
 
 
-def describe(entry: NativeEntry) -> dict[str, Any]:
+def describe(entry: NativeEntry) -> Description:
     """Name, description and fields; `fixed` marks those that the entry itself decides."""
     schema = entry.kind.config_class.model_json_schema()
     required = set(schema.get("required", ())) - set(entry.preset)
-    return {
-        "name": entry.kind.name,
-        "class": entry.kind.__name__,
-        "description": (entry.kind.__doc__ or "").strip().partition("\n")[0],
-        "fields": [
-            _field(name, field, entry, is_required=name in required) for name, field in schema["properties"].items()
-        ],
-    }
+    definitions = schema.get("$defs", {})
+    return Description(
+        name=entry.kind.name,
+        class_name=entry.kind.__name__,
+        description=(entry.kind.__doc__ or "").strip().partition("\n")[0],
+        fields=tuple(
+            _field(name, field_schema(field, definitions), entry, is_required=name in required)
+            for name, field in schema["properties"].items()
+        ),
+    )
 
 
-def _field(name: str, field: dict[str, Any], entry: NativeEntry, *, is_required: bool) -> dict[str, Any]:
-    limits = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "enum"}
-    return {
-        "name": name,
-        "type": _type(field),
-        "description": field.get("description", ""),
-        "default": entry.preset.get(name, field.get("default")),
-        "required": is_required,
-        "fixed": name in entry.preset,
-    } | {key: value for key, value in field.items() if key in limits}
+def _field(name: str, schema: dict[str, Any], entry: NativeEntry, *, is_required: bool) -> ConfigField:
+    is_fixed = name in entry.preset
+    decided = {"default": entry.preset[name]} if is_fixed else {}
+    return msgspec.convert({"name": name, **schema, **decided, "required": is_required, "fixed": is_fixed}, ConfigField)
 
 
-def _type(field: dict[str, Any]) -> str:
-    if "anyOf" in field:
-        return " | ".join(_type(option) for option in field["anyOf"])
-    return str(field.get("type") or field.get("$ref", "any").rpartition("/")[2])
+async def describe_apart(entry: str, *, seconds: float) -> Description | Termination:
+    """In a child, since importing runs a stranger's code. What it prints cannot be mistaken for its description."""
+    with tempfile.TemporaryDirectory(prefix="describe-") as folder:
+        report, last_words = Path(folder, "description.json"), Path(folder, "termination.json")
+        command = [sys.executable, "-m", "clotho_environment", "describe", "--entry", entry]
+        command += ["--output", str(report), "--deadline", f"{seconds * 0.9:g}"]
+        outcome = await run_apart(command, {TERMINATION_MESSAGE_VARIABLE: str(last_words)}, seconds=seconds)
+        if outcome.code == 0 and (body := _read(report)):
+            return _understand(entry, body)
+        words = termination.decode(_read(last_words).decode(errors="replace"))
+        if words is not None and words.reason != "Finished":
+            return words
+        if outcome.code is None:
+            return _failed(f"{entry} could not be imported within {seconds:g} s; {outcome.last_words}")
+        return _failed(f"{entry} ended its program (code {outcome.code}) while it was imported; {outcome.last_words}")
+
+
+def _read(path: Path) -> bytes:
+    """Empty when it is not there; no more than anybody needs."""
+    try:
+        with path.open("rb") as file:
+            return file.read(SIZE_LIMIT)
+    except OSError:
+        return b""
+
+
+def _understand(entry: str, body: bytes) -> Description | Termination:
+    try:
+        return contract.bounded(contract.decode(body))
+    except msgspec.MsgspecError as error:
+        return _failed(f"{entry} reports what cannot be understood: {error}")
+
+
+def _failed(message: str) -> Termination:
+    return Termination(reason="EnvironmentFailed", message=message)
+
+
+async def serve_description(entry: str, *, port: int, seconds: float) -> Termination:
+    """Report on the status port until somebody who has read it says stop; a failure ends at once and says why."""
+    stop = stop_signal()
+    found: list[bytes] = []
+
+    async def answer(_: web.Request) -> web.Response:
+        if not found:
+            raise web.HTTPServiceUnavailable(text="not yet\n")
+        return web.Response(body=found[0], content_type="application/json")
+
+    async with status_server(
+        port,
+        healthy=lambda: None,
+        ready=lambda: None if found else "the environment is being imported",
+        registry=CollectorRegistry(),
+        routes=[web.get(contract.PATH, answer)],
+    ):
+        importing = asyncio.create_task(describe_apart(entry, seconds=seconds))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({importing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not importing.done():
+            importing.cancel()
+            await asyncio.gather(importing, return_exceptions=True)
+            return Termination(reason="Stopped", message="stopped while importing")
+        described = importing.result()
+        if isinstance(described, Termination):
+            return described
+        found.append(contract.encode(described))
+        await stopping
+    return Termination(reason="Finished", message=f"described {entry}")

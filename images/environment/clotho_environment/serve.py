@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -69,8 +69,11 @@ def stop_signal() -> asyncio.Event:
 
 
 @asynccontextmanager
-async def status_server(port: int, *, healthy: Check, ready: Check, registry: CollectorRegistry) -> AsyncIterator[None]:
+async def status_server(
+    port: int, *, healthy: Check, ready: Check, registry: CollectorRegistry, routes: Sequence[web.RouteDef] = ()
+) -> AsyncIterator[None]:
     app = web.Application()
+    app.add_routes(routes)
     add_health_routes(app, healthy=healthy, ready=ready, registry=registry)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

@@ -151,11 +151,13 @@ async def test_describe(tmp_path, variables):
         assert await running.wait() == 0, running.log
     description = json.loads(running.output)
     fields = {field["name"]: field for field in description["fields"]}
-    assert (description["name"], description["class"]) == ("atropos_letters", "LettersEnv")
+    assert (description["name"], description["className"]) == ("atropos_letters", "LettersEnv")
     assert description["description"] == "Write the letter of the prompt again and again."
     assert fields["letters"]["description"] == "Each letter is a task."
-    assert (fields["group_size"]["default"], fields["group_size"]["fixed"]) == (8, False)
+    assert (fields["group_size"]["default"], fields["group_size"]["type"]) == (8, "integer")
+    assert "fixed" not in fields["group_size"]
     assert fields["eval_handling"]["default"] == "STOP_TRAIN"
+    assert "STOP_TRAIN" in fields["eval_handling"]["enum"]
     assert fields["rollout_server_url"]["fixed"]
 
 

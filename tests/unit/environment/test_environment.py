@@ -3,6 +3,7 @@
 import pytest
 from pydantic import Field
 
+from clotho_contract.description import ConfigField
 from clotho_environment import Completion, Config, Environment
 from clotho_environment.describe import describe
 from clotho_environment.entries import AtroposEntry, EntryError, NativeEntry, find_entry
@@ -63,20 +64,20 @@ def test_a_seed_makes_random_repeatable():
 
 def test_describe_lists_every_field_with_type_default_and_limits():
     description = describe(NativeEntry(Sums, {"digits": 1}))
-    assert (description["name"], description["class"], description["description"]) == ("sums", "Sums", "Add numbers.")
-    fields = {field["name"]: field for field in description["fields"]}
+    assert (description.name, description.class_name, description.description) == ("sums", "Sums", "Add numbers.")
+    fields = {field.name: field for field in description.fields}
     assert set(fields) == set(SumsConfig.model_fields)
-    assert fields["digits"] == {
-        "name": "digits",
-        "type": "integer",
-        "description": "Digits of each number.",
-        "default": 1,
-        "required": False,
-        "fixed": True,
-        "minimum": 1,
-        "maximum": 4,
-    }
-    assert fields["temperature"]["type"] == "number | null"
+    assert fields["digits"] == ConfigField(
+        name="digits",
+        type="integer",
+        description="Digits of each number.",
+        default=1,
+        fixed=True,
+        minimum=1,
+        maximum=4,
+    )
+    assert fields["temperature"].type == "number | null"
+    assert (fields["temperature"].exclusive_minimum, fields["temperature"].maximum) == (0, 10)
 
 
 class TestItems:

@@ -1,10 +1,8 @@
 """`serve`, `process` and `describe` for an unchanged Atropos environment file."""
 
 import asyncio
-import json
 import logging
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -12,8 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from clotho_contract import description as contract
 from clotho_contract.config import EnvironmentConfig, RunConfig
+from clotho_contract.description import Description
 from clotho_contract.termination import Termination
+from clotho_environment.apart import run_apart
 from clotho_environment.atropos import introspect
 from clotho_environment.atropos.child import Child, child_process
 from clotho_environment.atropos.config import INFRASTRUCTURE, render_process, render_serve, to_yaml
@@ -172,17 +175,24 @@ def config_file(config: Mapping[str, Any]) -> Iterator[Path]:
         yield path
 
 
-def describe_atropos(path: Path) -> dict[str, Any]:
-    command = [python(), introspect.__file__, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    for line in done.stdout.splitlines():
-        if line.startswith(introspect.MARKER):
-            description: dict[str, Any] = json.loads(line.removeprefix(introspect.MARKER))
-            for field in description["fields"]:
-                field["fixed"] = field["name"] in INFRASTRUCTURE
-            return description
-    words = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    raise EntryError(f"{path} cannot be described: {words[-1] if words else 'its program said nothing'}")
+async def describe_atropos(path: Path, *, seconds: float) -> Description:
+    with tempfile.TemporaryDirectory(prefix="atropos-") as folder:
+        report = Path(folder, "description.json")
+        command = [python(), introspect.__file__, str(path), str(report)]
+        outcome = await run_apart(command, {"PYTHONUNBUFFERED": "1"}, seconds=seconds)
+        if outcome.code == 0 and (found := _read_description(report)):
+            return found
+    ended = "it took too long" if outcome.code is None else f"its program ended with code {outcome.code}"
+    raise EntryError(f"{path} cannot be described: {ended}; {outcome.last_words}")
+
+
+def _read_description(report: Path) -> Description | None:
+    """None when the program ended well without writing it: environment code may end it at any point."""
+    if not report.is_file():
+        return None
+    found = contract.decode(report.read_bytes())
+    fields = tuple(msgspec.structs.replace(field, fixed=field.name in INFRASTRUCTURE) for field in found.fields)
+    return msgspec.structs.replace(found, fields=fields)
 
 
 def python() -> str:

@@ -1,4 +1,4 @@
-"""Run as a script by the interpreter that has atroposlib: prints an environment file's config fields as JSON.
+"""Run as a script by the interpreter that has atroposlib: writes an environment file's config fields as JSON.
 
 It stands alone on purpose: that interpreter need not have this package.
 """
@@ -7,10 +7,40 @@ import importlib.util
 import json
 import sys
 from enum import Enum
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-MARKER = "CLOTHO-DESCRIPTION "  # environment files may print while they are imported
+KEPT = {
+    "default",
+    "description",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "minLength",
+    "maxLength",
+    "enum",
+}
+LENGTHS = {"minItems": "minLength", "maxItems": "maxLength"}
+
+
+def field_schema(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Of pydantic's JSON Schema for one field, what a person wants to know: type, default, limits, choices."""
+    options = [_resolved(option, definitions) for option in field.get("anyOf", field.get("allOf", [field]))]
+    found: dict[str, Any] = {"type": " | ".join(dict.fromkeys(str(each.get("type", "any")) for each in options))}
+    for part in (*options, field):
+        found |= {key: value for key, value in part.items() if key in KEPT and value is not None}
+        found |= {LENGTHS[key]: value for key, value in part.items() if key in LENGTHS}
+        if "const" in part:
+            found["enum"] = [part["const"]]
+    return found
+
+
+def _resolved(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    target: dict[str, Any] = definitions.get(str(field.get("$ref", "")).rpartition("/")[2], {})
+    known = {key: value for key, value in target.items() if key in ("type", "enum", "const")}
+    return {**known, **field}
 
 
 def plain(value: object) -> object:
@@ -29,6 +59,19 @@ def load(path: str) -> ModuleType:
     return module
 
 
+def schemas(kind: Any) -> dict[str, dict[str, Any]]:
+    """By field; some types of strangers have no JSON Schema, then their Python names must do."""
+    try:
+        schema = kind.model_json_schema()
+    except Exception:
+        return {
+            name: {"type": getattr(field.annotation, "__name__", str(field.annotation))}
+            for name, field in kind.model_fields.items()
+        }
+    definitions = schema.get("$defs", {})
+    return {name: field_schema(field, definitions) for name, field in schema["properties"].items()}
+
+
 def describe(path: str) -> dict[str, object]:
     module = load(path)
     base = getattr(sys.modules.get("atroposlib.envs.base"), "BaseEnv", None)  # imported by every environment file
@@ -43,21 +86,14 @@ def describe(path: str) -> dict[str, object]:
     config, _ = kind.config_init()
     return {
         "name": kind.name or kind.__name__.lower(),
-        "class": kind.__name__,
+        "className": kind.__name__,
         "description": (kind.__doc__ or "").strip().partition("\n")[0],
         "fields": [
-            {
-                "name": name,
-                "type": getattr(field.annotation, "__name__", None) or str(field.annotation),
-                "description": field.description or "",
-                "default": plain(getattr(config, name)),
-                "required": False,
-                "fixed": False,
-            }
-            for name, field in type(config).model_fields.items()
+            {**schema, "name": name, "default": plain(getattr(config, name, None))}
+            for name, schema in schemas(type(config)).items()
         ],
     }
 
 
 if __name__ == "__main__":
-    print(MARKER + json.dumps(describe(sys.argv[1]), default=str))
+    Path(sys.argv[2]).write_text(json.dumps(describe(sys.argv[1]), default=str))

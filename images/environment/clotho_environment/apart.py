@@ -1,0 +1,56 @@
+"""Runs a stranger's program in a process of its own: an exit, a hang or a flood of output is then only a result."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+TAIL_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`code` is None when the time was up. `tail` is the end of what it printed."""
+
+    code: int | None
+    tail: str
+
+    @property
+    def last_words(self) -> str:
+        lines = [line for line in self.tail.splitlines() if line.strip()]
+        return f"it said last: {lines[-1].strip()}" if lines else "it said nothing"
+
+
+async def run_apart(command: Sequence[str], variables: Mapping[str, str], *, seconds: float) -> Outcome:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env={**os.environ, **variables},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    tail = bytearray()
+    listening = asyncio.create_task(_listen(process, tail))
+    try:
+        async with asyncio.timeout(seconds):
+            code: int | None = await process.wait()
+    except TimeoutError:
+        code = None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # helpers too: nobody is left to hold the pipe open
+        await process.wait()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(listening, 5)
+    return Outcome(code, tail.decode(errors="replace"))
+
+
+async def _listen(process: asyncio.subprocess.Process, tail: bytearray) -> None:
+    assert process.stdout is not None  # noqa: S101 - asked for above
+    while chunk := await process.stdout.read(65536):
+        tail += chunk
+        del tail[:-TAIL_BYTES]

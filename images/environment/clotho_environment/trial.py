@@ -1,0 +1,66 @@
+"""What a test of an environment finds out: counts by score, and the end of what was printed."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from clotho_contract.termination import Termination, Trial
+
+OUTPUT_LIMIT: Final = 1500
+_LINES: Final = 12
+
+
+class _Line(Struct):
+    """A group as it is written, by our own environments and by those of Atropos."""
+
+    scores: list[float]
+
+
+class Tally(logging.Handler):
+    """Hears every group and every log line on the way out. `secret` is kept out of what it passes on."""
+
+    def __init__(self, write_line: Callable[[bytes], object], secret: str) -> None:
+        super().__init__(logging.INFO)
+        self._write_line = write_line
+        self._secret = secret
+        self._tail: deque[str] = deque(maxlen=_LINES)
+        self._trial = Trial()
+
+    def write(self, line: bytes) -> None:
+        self._write_line(line)
+        scores = msgspec.json.decode(line, type=_Line).scores
+        correct = sum(score > 0 for score in scores)
+        before = self._trial
+        self._trial = Trial(
+            steps_tested=before.steps_tested + 1,
+            completions=before.completions + len(scores),
+            correct=before.correct + correct,
+            steps_with_correct=before.steps_with_correct + (correct > 0),
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f" ({type(record.exc_info[1]).__name__}: {record.exc_info[1]})"
+        self._tail.append(text)
+
+    def add_to(self, ending: Termination) -> Termination:
+        is_good = ending.reason == "Finished"
+        output = "" if is_good else "\n".join(self._tail)[-OUTPUT_LIMIT:]
+        trial = msgspec.structs.replace(self._trial, output=self._hide(output))
+        return msgspec.structs.replace(ending, message=self._hide(ending.message), trial=trial)
+
+    def _hide(self, text: str) -> str:
+        return text.replace(self._secret, "***") if self._secret else text
+
+
+def give_up_after(seconds: float, leave: Callable[[], object]) -> None:
+    """For code that blocks the event loop, where no asynchronous deadline can be noticed."""
+    timer = threading.Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
