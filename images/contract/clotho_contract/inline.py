@@ -1,7 +1,7 @@
 """Training without environments: the trainer samples from a dataset itself and scores with the user's own functions."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, field
 
@@ -20,6 +20,7 @@ RewardName = Annotated[
     ),
 ]
 Weight = Annotated[float, Meta(ge=-1e6, le=1e6, description="Factor of the reward in the sum of all.")]
+NO_REWARD: Final = "inline.rewards: nothing is rewarded; give a model, measures or functions"
 
 
 class Dataset(Settings, frozen=True):
@@ -150,6 +151,6 @@ def problems(inline: Inline) -> Iterator[str]:
     for repeated in sorted({name for name in names if names.count(name) > 1}):
         yield f"inline.rewards: the name {repeated} appears more than once"
     if not names and not (tools and tools.environment):
-        yield "inline.rewards: nothing is rewarded; give a model, measures or functions"
+        yield NO_REWARD
     if tools and sum(map(bool, (tools.functions, tools.environment, tools.rollout))) != 1:
         yield "inline.tools: give exactly one of functions, environment and rollout"
