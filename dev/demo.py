@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clotho.cli import view
+from clotho.cli.screen import Screen, terminal_width
 from cluster import binaries, chart, target
 from cluster import images as cluster_images
 from cluster.console import say
@@ -55,40 +55,21 @@ def start_run(kubectl: Kubectl) -> None:
 
 
 def watch(kubectl: Kubectl) -> dict[str, Any]:
-    """Redraws on a terminal; in a log, a line whenever the phase or the message changes."""
+    """Until it is finished, or has been at it for too long."""
     started = time.monotonic()
     rewards: dict[int, float] = {}
-    drawn, told = 0, ""
+    screen = Screen(sys.stdout)
     while True:
         run = kubectl.get(f"trainingrun/{RUN}")
         elapsed = time.monotonic() - started
-        note_rewards(run, rewards)
-        width = min(shutil.get_terminal_size().columns, 110)
-        lines = view.live_view(run, [rewards[s] for s in sorted(rewards)], elapsed, width)
-        if sys.stdout.isatty():
-            drawn = redraw(lines, drawn)
-        elif (news := f"{lines[0].split('  ')[1]}: {lines[1]}") != told:
-            told = news
-            print(f"{elapsed:6.1f} s  {news}", flush=True)
+        rewards |= view.rewards_of(run)
+        lines = view.watch_view(run, rewards, elapsed, terminal_width())
+        screen.show(lines)
         if view.is_finished(run):
             return run
         if elapsed > LIMIT_SECONDS:
             raise ClusterError(f"the run is not finished after {LIMIT_SECONDS} s; {lines[1]}")
         time.sleep(REFRESH_SECONDS)
-
-
-def note_rewards(run: Mapping[str, Any], rewards: dict[int, float]) -> None:
-    status = run.get("status", {})
-    for sample in [*status.get("history", []), status.get("progress") or {}]:
-        if sample.get("rewardMean") is not None:
-            rewards[sample["step"]] = sample["rewardMean"]
-
-
-def redraw(lines: list[str], drawn: int) -> int:
-    if drawn:
-        print(f"\033[{drawn}A", end="")
-    print("\n".join(f"\033[K{line}" for line in lines) + "\033[J", flush=True)
-    return len(lines)
 
 
 def print_results(run: Mapping[str, Any], kubeconfig: Path, cluster: str) -> None:

@@ -4,18 +4,23 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
+from msgspec import UNSET
+
+from clotho.api.lockable import value_at
 from clotho.api.schema import Schema, schema_of
 from clotho.api.training_run import TrainingRunSpec
 from clotho_contract.description import ConfigField
 
-_NOT_SETTINGS: Final = frozenset({"suspend", "stop"})  # what happens to a live run, not how it is made
+_NOT_SETTINGS: Final = frozenset({"suspend", "stop", "inline"})  # of a live run, or of one without environments
 _SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
 
 
 @cache
 def run_fields() -> Mapping[str, ConfigField]:
-    """Every leaf of the spec that holds a single value."""
-    return {field.name: field for field in _leaves(schema_of(TrainingRunSpec), "") if field.name not in _NOT_SETTINGS}
+    """Every leaf of the spec of a run with environments that holds a single value."""
+    schema = schema_of(TrainingRunSpec)
+    settings = {name: inner for name, inner in schema["properties"].items() if name not in _NOT_SETTINGS}
+    return {field.name: field for field in _leaves(schema | {"properties": settings}, "")}
 
 
 def _leaves(schema: Schema, path: str) -> Iterator[ConfigField]:
@@ -47,12 +52,10 @@ def _field(path: str, schema: Schema, *, is_required: bool) -> ConfigField:
     )
 
 
-def value_at(spec: Mapping[str, Any], path: str) -> Any:
+def said_at(spec: Mapping[str, Any], path: str) -> Any:
     """What a spec says at a path; None when it says nothing."""
-    value: Any = spec
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    value = value_at(spec, tuple(path.split(".")))
+    return None if value is UNSET else value
 
 
 def with_value(spec: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:

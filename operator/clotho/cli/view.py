@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 Run = Mapping[str, Any]
 BARS: Final = "▁▂▃▄▅▆▇█"
+PLOT_FROM: Final = 3  # samples: fewer make no curve
+PLOT_HEIGHT: Final = 6
 FINISHED: Final = frozenset({"Completed", "Failed", "Stopped"})
 
 
@@ -22,6 +25,47 @@ def live_view(run: Run, rewards: Sequence[float], elapsed: float, width: int = 8
     if progress := status.get("progress"):
         lines += [progress_line(progress, width), reward_line(progress, rewards, width), ""]
     return [*lines, *component_table(status.get("components", {}))]
+
+
+def watch_view(run: Run, rewards: Mapping[int, float], elapsed: float, width: int = 80) -> list[str]:
+    """The same with a plot of all rewards that were seen, once there are enough to make one."""
+    lines = live_view(run, list(rewards.values()), elapsed, width)
+    if len(rewards) < PLOT_FROM:
+        return lines
+    steps = sorted(rewards)
+    chart = plot([rewards[step] for step in steps], min(width - 12, 72), PLOT_HEIGHT)
+    axis = f"{'':10}step {steps[0]}" + f"{f'step {steps[-1]}':>{max(1, len(chart[0]) - 10 - len(f'step {steps[0]}'))}}"
+    return [*lines, "", *chart, axis]
+
+
+def rewards_of(run: Run) -> dict[int, float]:
+    """Mean rewards by step, as far as the status remembers them."""
+    status = run.get("status", {})
+    samples = [*status.get("history", ()), status.get("progress") or {}]
+    return {sample["step"]: sample["rewardMean"] for sample in samples if sample.get("rewardMean") is not None}
+
+
+def elapsed_seconds(run: Run, now: datetime | None = None) -> float:
+    """Since it was created, until it ended or until now."""
+    created = run["metadata"].get("creationTimestamp")
+    if not created:
+        return 0.0
+    ended = run.get("status", {}).get("completionTime")
+    end = datetime.fromisoformat(ended) if ended else now or datetime.now(UTC)
+    return max(0.0, (end - datetime.fromisoformat(created)).total_seconds())
+
+
+def plot(values: Sequence[float], width: int, height: int) -> list[str]:
+    """Columns as high as the values, the range of which stands at the side."""
+    low, high = min(values), max(values)
+    scale = (height * 8 - 1) / (high - low) if high > low else 0.0
+    levels = [1 + round((value - low) * scale) for value in spread(values, width)]
+    lines = []
+    for row in reversed(range(height)):
+        label = number(high) if row == height - 1 else number(low) if row == 0 else ""
+        cells = "".join((" " + BARS)[min(max(level - row * 8, 0), 8)] for level in levels)
+        lines.append(f"{label:>8} ┤{cells}".rstrip())
+    return lines
 
 
 def progress_line(progress: Mapping[str, Any], width: int) -> str:

@@ -1,0 +1,219 @@
+"""Kubernetes objects -> the answers that agents get. Pure: what is not known is null, never invented."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from clotho.api.draft import Draft, Setting
+from clotho.api.metadata import Metadata
+from clotho.render.names import run_id
+
+Object = Mapping[str, Any]
+Answer = dict[str, Any]
+HISTORY_SAMPLES: Final = 10
+
+
+def environment_answer(environment: Object) -> Answer:
+    spec, status = environment.get("spec", {}), environment.get("status", {})
+    entry = spec.get("entry") or environment["metadata"]["name"]
+    ready: Object = next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
+    return {
+        "name": environment["metadata"]["name"],
+        "class_name": status.get("className", ""),
+        "file_path": file_path(entry),
+        "description": spec.get("description") or status.get("description", ""),
+        "ready": ready.get("status") == "True",
+        "message": status.get("message", ""),
+    }
+
+
+def file_path(entry: str) -> str:
+    """The file of entries that name one; else the entry itself, which says where the class is."""
+    path = entry.removeprefix("atropos:").partition(".py")
+    return f"{path[0]}.py" if path[1] else entry
+
+
+def config_answer(draft: Draft) -> Answer:
+    settings = list(draft.settings())
+    return {
+        "environment": draft.environment.metadata.name,
+        "configurable_fields": [_setting(each) for each in settings if not each.is_locked],
+        "locked_fields": [_setting(each) for each in settings if each.is_locked],
+    }
+
+
+def _setting(setting: Setting) -> Answer:
+    field = setting.field
+    limits = {
+        "minimum": field.minimum,
+        "maximum": field.maximum,
+        "exclusive_minimum": field.exclusive_minimum,
+        "exclusive_maximum": field.exclusive_maximum,
+        "choices": list(field.enum) or None,
+    }
+    return {
+        "name": field.name,
+        "type": field.type,
+        "default": field.default,
+        "description": field.description,
+        "current_value": setting.value,
+        "required": field.required,
+        **{key: value for key, value in limits.items() if value is not None},
+    }
+
+
+def said(draft: Draft) -> Answer:
+    """What differs from the defaults: what the run will be started with."""
+    fields = {each.field.name: each for each in draft.settings()}
+    return {name: each.value for name, each in fields.items() if each.value != each.field.default}
+
+
+def run_summary(run: Object) -> Answer:
+    spec, status = run.get("spec", {}), run.get("status", {})
+    return {
+        "run_id": run["metadata"]["name"],
+        "environment": environments_of(run),
+        "status": state(run),
+        "step": (status.get("progress") or {}).get("step", 0),
+        "total_steps": spec.get("training", {}).get("steps"),
+        "started_at": status.get("startTime"),
+        **wandb_names(run),
+    }
+
+
+def state(run: Object) -> str:
+    return str(run.get("status", {}).get("phase", "Pending")).lower()
+
+
+def environments_of(run: Object) -> str:
+    places = run.get("spec", {}).get("environments", ())
+    return ", ".join(place.get("environmentName") or place["name"] for place in places)
+
+
+def wandb_names(run: Object) -> Answer:
+    """As the trainer names itself there; null for a run that does not report to W&B."""
+    wandb = run.get("spec", {}).get("tracking", {}).get("wandb")
+    if not wandb:
+        return {"wandb_project": None, "wandb_run_name": None, "wandb_url": None}
+    places = run["spec"].get("environments", ())
+    first = places[0]["name"] if places else "run"
+    return {
+        "wandb_project": wandb.get("project", "atropos-tinker"),
+        "wandb_run_name": f"{first}-{run_id(Metadata(name='', uid=run['metadata'].get('uid', '')))}",
+        "wandb_url": run.get("status", {}).get("wandbUrl") or None,
+    }
+
+
+def logs_answer(run: Object) -> Answer:
+    name, namespace = run["metadata"]["name"], run["metadata"].get("namespace", "")
+    return {
+        part: f"clotho run logs {name} --namespace {namespace} --component {part}"
+        for part in ("api-server", "trainer", "environment")
+    }
+
+
+def status_answer(run: Object, now: datetime) -> Answer:
+    status = run.get("status", {})
+    answer = {
+        "run_id": run["metadata"]["name"],
+        "status": state(run),
+        "environment": environments_of(run),
+        "running_time_minutes": running_minutes(status, now),
+        "processes": processes(status.get("components") or {}),
+        "metrics": metrics(status.get("progress") or {}),
+        "progress": status.get("progress"),
+        "message": status.get("message", ""),
+        "logs": logs_answer(run),
+        **wandb_names(run),
+    }
+    if state(run) == "failed":
+        answer["error"] = status.get("message", "")
+    return answer
+
+
+def running_minutes(status: Object, now: datetime) -> float:
+    if not status.get("startTime"):
+        return 0.0
+    start = datetime.fromisoformat(status["startTime"])
+    end = datetime.fromisoformat(status["completionTime"]) if status.get("completionTime") else now
+    return round(max(0.0, (end - start.astimezone(UTC)).total_seconds()) / 60, 1)
+
+
+def processes(components: Object) -> Answer:
+    parts = {"api_server": components.get("apiServer"), "trainer": components.get("trainer")}
+    named = {name: part for name, part in parts.items() if part}
+    named |= {f"environment {part['name']}": part for part in components.get("environments", ())}
+    return {
+        name: {
+            "state": part.get("state", "Missing").lower(),
+            "ready": f"{part.get('ready', 0)}/{part.get('replicas', 1)}",
+            "restarts": part.get("restarts", 0),
+            "last_exit": (part.get("lastExit") or {}).get("message"),
+        }
+        for name, part in named.items()
+    }
+
+
+def metrics(numbers: Object) -> Answer:
+    return {
+        "step": numbers.get("step"),
+        "reward_mean": numbers.get("rewardMean"),
+        "percent_correct": numbers.get("percentCorrect"),
+        "eval_percent_correct": None,  # evaluations go to the environments' logs and metrics, not to status
+        "loss": numbers.get("loss"),
+    }
+
+
+def results_answer(run: Object) -> Answer:
+    status = run.get("status", {})
+    results = status.get("results") or {}
+    samples: Sequence[Object] = status.get("history", ())
+    return {
+        "run_id": run["metadata"]["name"],
+        "status": state(run),
+        "environment": environments_of(run),
+        "final_metrics": metrics(results or status.get("progress") or {}),
+        "history": [metrics(sample) for sample in samples[-HISTORY_SAMPLES:]],
+        "weights": {"claim": results.get("claim"), "path": results.get("path")} if results.get("path") else None,
+        "message": status.get("message", ""),
+        **wandb_names(run),
+    }
+
+
+def test_answer(test: Object) -> Answer:
+    spec, status = test["spec"], test.get("status", {})
+    steps, size = spec.get("steps", 3), spec.get("groupSize", 16)
+    summary = status.get("summary") or {}
+    return {
+        "test": test["metadata"]["name"],
+        "status": str(status.get("phase", "Pending")).lower(),
+        "environment": spec.get("environmentName", ""),
+        "num_steps": steps,
+        "group_size": size,
+        "total_completions_per_model": steps * size,
+        "models_tested": [_model_answer(each) for each in status.get("models", ())],
+        "summary": {
+            "models_requested": summary.get("requested"),
+            "models_tested": summary.get("tested"),
+            "models_succeeded": summary.get("succeeded"),
+            "best_model": summary.get("bestModel") or None,
+            "average_accuracy": summary.get("averageAccuracy"),
+            "environment_works": summary.get("environmentWorks"),
+        },
+        "message": status.get("message", ""),
+    }
+
+
+def _model_answer(result: Object) -> Answer:
+    return {
+        "model": result["name"],
+        "size": result.get("size", "custom"),
+        "status": str(result.get("phase", "Pending")).lower(),
+        "steps_tested": result.get("stepsTested", 0),
+        "completions": result.get("completions", 0),
+        "correct": result.get("correct", 0),
+        "accuracy": result.get("accuracy"),
+        "steps_with_correct": result.get("stepsWithCorrect", 0),
+        "step_success_rate": result.get("stepSuccessRate"),
+        "error": result.get("error") or None,
+    }

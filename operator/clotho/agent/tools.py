@@ -1,0 +1,214 @@
+"""The ten tools. Each returns a JSON answer; what went wrong is an answer too, with an `error` that says what to do."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec
+
+import msgspec
+from msgspec import Struct, field
+
+from clotho.agent import answers
+from clotho.agent.answers import Answer
+from clotho.agent.rate_limit import take_turn
+from clotho.api.draft import Draft, RefusedEditError
+from clotho.cluster.credentials import CredentialsError
+from clotho.cluster.drafting import begin_draft, fresh_name
+from clotho.cluster.inference_tests import TestOrder, wait_for_test
+from clotho.cluster.outcomes import ApiError, NotFound
+from clotho.cluster.workspace import Workspace, WrongStateError
+
+SESSIONS: Final = 256  # the oldest selection is forgotten beyond that
+TEST_TTL_SECONDS: Final = 86400
+LIST_TIPS: Final = (
+    "Select one with rl_select_environment, then look at its settings with rl_get_current_config.",
+    "Try it with rl_test_inference before training: a training run costs hours of GPU time.",
+)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    status_interval_seconds: int = 1800
+    base: Mapping[str, Any] = field(default_factory=dict)  # the spec that every run starts from
+    test_secret: str = ""
+    test_base_url: str = ""
+    test_timeout_seconds: int = 600
+
+
+P = ParamSpec("P")
+Tool = Callable[Concatenate["Toolbox", P], Coroutine[Any, Any, Answer]]
+Report = Callable[[str], Awaitable[None]]
+
+
+def answers_errors(tool: Tool[P]) -> Tool[P]:
+    """Nothing that the cluster or the agent does wrong is an exception for the agent."""
+
+    @wraps(tool)
+    async def guarded(self: "Toolbox", /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        try:
+            return await tool(self, *args, **kwargs)
+        except RefusedEditError as refused:
+            return {"error": str(refused), **refused.details}
+        except WrongStateError as wrong:
+            return {"error": str(wrong), "status": wrong.phase.lower()}
+        except NotFound as missing:
+            return {"error": missing.message, **await self.available_runs()}
+        except (ApiError, CredentialsError) as error:
+            return {"error": getattr(error, "message", str(error))}
+
+    return guarded
+
+
+class Toolbox:
+    """`session` tells agents apart. What they have chosen lives here; what they have started lives in the cluster."""
+
+    def __init__(
+        self, workspace: Workspace, settings: Settings, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._workspace = workspace
+        self._settings = settings
+        self._clock = clock
+        self._drafts: OrderedDict[str, Draft] = OrderedDict()
+
+    async def available_runs(self) -> Answer:
+        try:
+            return {"available": sorted(run["metadata"]["name"] for run in await self._workspace.all("TrainingRun"))}
+        except ApiError:
+            return {}
+
+    def _draft(self, session: str) -> Draft:
+        if session not in self._drafts:
+            raise RefusedEditError("no environment is selected; call rl_select_environment first")
+        return self._drafts[session]
+
+    def _keep(self, session: str, draft: Draft) -> None:
+        self._drafts[session] = draft
+        self._drafts.move_to_end(session)
+        while len(self._drafts) > SESSIONS:
+            self._drafts.popitem(last=False)
+
+    @answers_errors
+    async def list_environments(self) -> Answer:
+        found = [answers.environment_answer(each) for each in await self._workspace.all("Environment")]
+        none = ("There is none yet: `clotho env discover FOLDER --config-map --write -` makes manifests.",)
+        return {"environments": found, "count": len(found), "tips": list(LIST_TIPS if found else none)}
+
+    @answers_errors
+    async def select_environment(self, session: str, name: str) -> Answer:
+        draft = await begin_draft(self._workspace, name, self._settings.base)
+        self._keep(session, draft)
+        return {
+            "message": f"Selected {name}; earlier edits are gone.",
+            "environment": name,
+            "file_path": answers.file_path(draft.environment.entry),
+            "session": session,
+        }
+
+    @answers_errors
+    async def current_config(self, session: str) -> Answer:
+        draft = self._draft(session)
+        return {
+            **answers.config_answer(draft),
+            "problems": list(draft.problems("run")),
+            "tip": "Change fields with rl_edit_config; start with rl_start_training once `problems` is empty.",
+        }
+
+    @answers_errors
+    async def edit_config(self, session: str, name: str, value: Any) -> Answer:
+        draft = self._draft(session).edit(name, value)
+        self._keep(session, draft)
+        return {
+            "message": f"{name} is set.",
+            "field": name,
+            "value": draft.value(draft.fields()[name]) if name in draft.fields() else value,
+            "config": answers.said(draft),
+            "problems": list(draft.problems("run")),
+        }
+
+    @answers_errors
+    async def start_training(self, session: str) -> Answer:
+        draft = await self._refreshed(session)
+        name = fresh_name(draft.environment.metadata.name)
+        if problems := draft.problems(name):
+            return {"error": "the run would not be accepted: " + "; ".join(problems), "problems": list(problems)}
+        run = await self._workspace.create("TrainingRun", name, draft.run_spec())
+        return {
+            "run_id": name,
+            "status": "starting",
+            "environment": draft.environment.metadata.name,
+            "config": answers.said(draft),
+            "logs": answers.logs_answer(run),
+            "message": f"Look at it with rl_check_status, every {self._settings.status_interval_seconds // 60} minutes "
+            "at most; rl_stop_training ends it.",
+            **answers.wandb_names(run),
+        }
+
+    async def _refreshed(self, session: str) -> Draft:
+        """The environment and the policies may have changed since it was selected; the edits stay."""
+        old = self._draft(session)
+        new = await begin_draft(self._workspace, old.environment.metadata.name, self._settings.base)
+        return msgspec.structs.replace(new, spec=old.spec, config=old.config, replicas=old.replicas)
+
+    @answers_errors
+    async def check_status(self, run_id: str) -> Answer:
+        now = self._clock()
+        run, left = await take_turn(self._workspace, run_id, self._settings.status_interval_seconds, now)
+        if left:
+            return {
+                "rate_limited": True,
+                "run_id": run_id,
+                "message": f"Training is slow: look again in {math.ceil(left / 60)} minutes.",
+                "next_check_in_seconds": left,
+            }
+        return answers.status_answer(run, now)
+
+    @answers_errors
+    async def stop_training(self, run_id: str) -> Answer:
+        run = await self._workspace.stop_run(run_id)
+        return {
+            "message": f"{run_id} stops: its environment first, then the trainer with a last checkpoint.",
+            "run_id": run_id,
+            "status": "stopping",
+            "environment": answers.environments_of(run),
+        }
+
+    @answers_errors
+    async def results(self, run_id: str) -> Answer:
+        return answers.results_answer(await self._workspace.get("TrainingRun", run_id))
+
+    @answers_errors
+    async def list_runs(self) -> Answer:
+        runs = [answers.run_summary(run) for run in await self._workspace.all("TrainingRun")]
+        return {"runs": runs, "count": len(runs)}
+
+    @answers_errors
+    async def test_inference(
+        self, session: str, num_steps: int, group_size: int, models: Sequence[str] | None, report: Report
+    ) -> Answer:
+        draft = self._draft(session)
+        settings = self._settings
+        order = TestOrder(
+            environment=draft.environment.metadata.name,
+            config=dict(draft.config),
+            models=tuple(models or ()),
+            base_url=settings.test_base_url,
+            secret_name=settings.test_secret,
+            steps=num_steps,
+            group_size=group_size,
+            timeout_seconds=settings.test_timeout_seconds,
+            ttl_seconds=TEST_TTL_SECONDS,
+        )
+        name = fresh_name(order.environment)
+        await self._workspace.create("InferenceTest", name, order.spec())
+
+        async def tell(test: Mapping[str, Any]) -> None:
+            await report(test.get("status", {}).get("message", "") or "waiting for the operator")
+
+        try:
+            test = await wait_for_test(self._workspace, name, order.patience_seconds, tell)
+        except TimeoutError:
+            test = await self._workspace.get("InferenceTest", name)
+            late = f"not finished after {order.patience_seconds:.0f} s; InferenceTest {name} goes on"
+            return {"error": late, **answers.test_answer(test)}
+        return answers.test_answer(test)

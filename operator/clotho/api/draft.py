@@ -1,0 +1,162 @@
+"""A run in the making: an environment of the catalogue and what was said so far, checked with every word."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct, field
+
+from clotho.api import config_fields, validation
+from clotho.api.environment import Environment
+from clotho.api.lockable import ENVIRONMENT_CONFIG
+from clotho.api.policy import Policy, fill_in, shown, violations
+from clotho.api.run_fields import run_fields, said_at, with_value
+from clotho.api.training_run import TrainingRunSpec
+from clotho_contract.description import ConfigField
+
+PLACE_NAME_LIMIT: Final = 40  # of an environment within a run
+REPLICAS: Final = ConfigField(
+    name="environment.replicas",
+    type="integer",
+    default=1,
+    minimum=0,
+    maximum=256,
+    description="How many pods of the environment produce trajectories.",
+)
+
+
+class RefusedEditError(Exception):
+    """Says what is wrong; `details` are for programs: the locked value, or the names that there are."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """A field, what it is set to now, and whether the administrator lets anybody change it."""
+
+    field: ConfigField
+    value: Any
+    is_locked: bool
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """Fields of the run go by their paths (`training.steps`), those of the environment by their own names."""
+
+    environment: Environment
+    policy: Policy = field(default_factory=Policy)
+    spec: Mapping[str, Any] = field(default_factory=dict)  # of the run, without its environments
+    config: Mapping[str, Any] = field(default_factory=dict)  # of the environment
+    replicas: int | None = None
+
+    def locked(self) -> dict[str, Any]:
+        """What the administrator has decided, by field."""
+        of_run = {name: said_at(self.policy.locked, name) for name in run_fields()}
+        of_environments: dict[str, Any] = self.policy.locked.get(ENVIRONMENT_CONFIG, {})
+        return {**of_environments, **{name: value for name, value in of_run.items() if value is not None}}
+
+    def fields(self) -> dict[str, ConfigField]:
+        own = {each.name: each for each in self.environment.status.fields}
+        return {**own, REPLICAS.name: REPLICAS, **run_fields()}
+
+    def settings(self) -> Iterator[Setting]:
+        locked = self.locked()
+        for name, each in self.fields().items():
+            yield Setting(field=each, value=self.value(each), is_locked=name in locked or each.fixed)
+        for name in locked.keys() - self.fields().keys():  # of other environments, or too many to be described
+            yield Setting(field=ConfigField(name=name), value=locked[name], is_locked=True)
+
+    def value(self, wanted: ConfigField) -> Any:
+        """Locked, said, or else the default."""
+        name, locked = wanted.name, self.locked()
+        if name in locked:
+            return locked[name]
+        if name == REPLICAS.name:
+            said = self.replicas
+        elif name in run_fields():
+            said = said_at(self.spec, name)
+        else:
+            said = self.config.get(name, self.environment.spec.config.get(name))
+        return wanted.default if said is None else said
+
+    def edit(self, name: str, value: Any) -> "Draft":
+        """A copy that says so; cross-field problems are left to `problems`, so that edits can come in any order."""
+        known, locked = self.fields(), self.locked()
+        if name in locked:
+            told = f"{name} is locked to {shown(locked[name])} by the administrator's {' and '.join(self.policy.names)}"
+            raise RefusedEditError(told, locked_value=locked[name])
+        if name not in known and not (self.environment.status.omitted_fields and "." not in name):
+            settable = [each for each, field in known.items() if not field.fixed and each not in locked]
+            near = difflib.get_close_matches(name, settable, n=3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise RefusedEditError(f"there is no field {name}{hint}", available_fields=settable)
+        field = known.get(name, ConfigField(name=name))
+        value = _as_meant(field, value)
+        if problem := config_fields.value_problem(field, value):
+            raise RefusedEditError(f"{name}: {problem}", **({"locked_value": field.default} if field.fixed else {}))
+        return self._with(name, value)
+
+    def _with(self, name: str, value: Any) -> "Draft":
+        if name == REPLICAS.name:
+            return msgspec.structs.replace(self, replicas=value)
+        if name in run_fields():
+            return msgspec.structs.replace(self, spec=with_value(self.spec, name, value))
+        return msgspec.structs.replace(self, config={**self.config, name: value})
+
+    def run_spec(self) -> dict[str, Any]:
+        """The TrainingRun's spec. Locked fields are left to the operator, but for those that no run can be without."""
+        spec: dict[str, Any] = dict(self.spec)
+        for name, value in self.locked().items():
+            if name in run_fields() and run_fields()[name].required:
+                spec = with_value(spec, name, value)
+        name = self.environment.metadata.name
+        place = {
+            "name": name.replace(".", "-")[:PLACE_NAME_LIMIT].rstrip("-"),
+            "environmentName": name,
+            "config": {**self._described_group_size(), **self.config},
+        }
+        if self.replicas is not None:
+            place["replicas"] = self.replicas
+        return {**spec, "environments": [place]}
+
+    def _described_group_size(self) -> dict[str, Any]:
+        """Written down, because a batch must be a multiple of it and the API server knows only what is written."""
+        for each in self.environment.status.fields:
+            if each.name == "group_size" and each.name not in self.locked():
+                return {"group_size": self.value(each)}
+        return {}
+
+    def problems(self, name: str) -> tuple[str, ...]:
+        """Everything that would keep a run of this name from being accepted, at once."""
+        spec = self.run_spec()
+        if missing := [f"{path} is missing" for path, each in run_fields().items() if _is_missing(each, spec)]:
+            return tuple(missing)
+        (place,) = spec["environments"]
+        place["config"] = {**self.environment.spec.config, **place["config"]}
+        try:
+            asked = msgspec.convert(spec, TrainingRunSpec)
+        except msgspec.ValidationError as error:
+            return (str(error),)
+        described, locked = self.environment.status, self.locked()
+        own = {key: value for key, value in place["config"].items() if key not in locked}
+        return (
+            *violations(asked, self.policy),
+            *validation.problems(name, fill_in(asked, self.policy)),
+            *config_fields.problems(own, described.fields, omitted=described.omitted_fields),
+        )
+
+
+def _is_missing(field: ConfigField, spec: Mapping[str, Any]) -> bool:
+    return field.required and said_at(spec, field.name) in (None, "")
+
+
+def _as_meant(wanted: ConfigField, value: Any) -> Any:
+    """Agents tend to send numbers as text: where text cannot be meant, it is read as JSON."""
+    if not isinstance(value, str) or wanted.type == "any" or "string" in wanted.type or wanted.enum:
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value

@@ -1,0 +1,19 @@
+"""`--set FIELD=VALUE`, the value as YAML."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clotho.cli.failure import Exit, Failure
+
+
+def read_change(text: str) -> tuple[str, Any]:
+    import yaml
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise Failure(f"--set {text}: write it as FIELD=VALUE", Exit.USAGE)
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise Failure(f"--set {name}: the value is not YAML: {' '.join(str(error).split())}", Exit.USAGE) from error

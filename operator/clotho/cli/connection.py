@@ -1,0 +1,48 @@
+"""Connects a command with the cluster, and puts the API server's refusals into words."""
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from clotho.cli.failure import Exit, Failure
+from clotho.cluster.client import ApiClient
+from clotho.cluster.credentials import CredentialsError, load_as_kubectl
+from clotho.cluster.outcomes import ApiError, Forbidden, NotFound, Transient, Unauthorized
+from clotho.cluster.workspace import Workspace
+
+Command = Callable[[argparse.Namespace, Workspace], Awaitable[int]]
+TIMEOUT_SECONDS = 20.0
+
+
+def run_connected(command: Command, options: argparse.Namespace) -> int:
+    return asyncio.run(_connected(command, options))
+
+
+async def _connected(command: Command, options: argparse.Namespace) -> int:
+    try:
+        credentials = load_as_kubectl(options.kubeconfig, options.context)
+        async with ApiClient(credentials, timeout_seconds=TIMEOUT_SECONDS, user_agent="clotho") as client:
+            return await command(options, Workspace(client, options.namespace or credentials.namespace))
+    except CredentialsError as error:
+        raise Failure(str(error), Exit.UNREACHABLE) from error
+    except ApiError as error:
+        raise explain(error) from error
+
+
+def explain(error: ApiError) -> Failure:
+    match error:
+        case Transient():
+            return Failure(f"the cluster does not answer: {error.message}", Exit.UNREACHABLE)
+        case Unauthorized():
+            return Failure(
+                "the cluster does not know these credentials; log in again, or name another --context", Exit.REFUSED
+            )
+        case Forbidden():
+            return Failure(f"{error.message}; `clotho check` lists the rights that are missing", Exit.REFUSED)
+        case NotFound() if "requested resource" in error.message:
+            return Failure(
+                "Clotho is not installed in this cluster, or an older version; see `clotho check`", Exit.NOT_FOUND
+            )
+        case NotFound():
+            return Failure(error.message, Exit.NOT_FOUND)
+    return Failure(error.message, Exit.REFUSED)

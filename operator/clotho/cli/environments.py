@@ -1,0 +1,144 @@
+"""`env`: the catalogue of a namespace, and environments that are still files on a disk."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clotho.cli import output
+from clotho.cli.discovery import Discovery
+from clotho.cli.discovery import discover as discover_in
+from clotho.cli.failure import Exit, Failure, unknown
+from clotho.cli.manifests import environment_manifests
+
+if TYPE_CHECKING:
+    from clotho.cluster.workspace import Workspace
+
+
+def discover(options: argparse.Namespace) -> int:
+    """Warnings are for people, on standard error; an unreadable file keeps nobody from using the others."""
+    if options.image_path and not options.image:
+        raise Failure("--image-path says where the files lie in an image: name it with --image", Exit.USAGE)
+    found = discover_in(options.paths)
+    if options.write or options.config_map or options.image:
+        manifests = environment_manifests(
+            found,
+            options.paths,
+            image=options.image,
+            image_path=options.image_path,
+            as_config_map=options.config_map,
+        )
+        _write(manifests, options.write)
+    else:
+        output.show(options.output, _found(found), _table(found))
+    for problem in found.problems:
+        output.note(f"warning: {problem}")
+    return Exit.OK if found.environments else Exit.NOT_FOUND
+
+
+def _found(found: Discovery) -> dict[str, Any]:
+    environments = [
+        {
+            "name": each.name,
+            "class_name": each.class_name,
+            "file_path": each.file,
+            "description": each.description,
+            "config_class": each.config_class,
+        }
+        for each in found.environments
+    ]
+    return {
+        "environments": environments,
+        "count": len(environments),
+        "warnings": [{"file_path": str(each.path), "problem": each.what} for each in found.problems],
+    }
+
+
+def _table(found: Discovery) -> list[str]:
+    body = [[each.name, each.class_name, each.config_class, each.file, each.description] for each in found.environments]
+    lines = output.rows(["NAME", "CLASS", "CONFIG", "FILE", "DESCRIPTION"], body, "No environments found.")
+    if body:
+        lines += [
+            "",
+            "Next: the same with --config-map (or --image IMAGE) --write environments.yaml, then kubectl apply.",
+        ]
+    return lines
+
+
+def _write(manifests: list[dict[str, Any]], path: Path | None) -> None:
+    text = output.to_yaml(*manifests)
+    if path is None or str(path) == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise Failure(f"cannot write {path}: {error.strerror}", Exit.USAGE) from error
+    output.note(f"wrote {len(manifests)} manifests to {path}; next: kubectl apply --server-side -f {path}")
+
+
+async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
+    items = await workspace.all("Environment")
+    body = [
+        [
+            each["metadata"]["name"],
+            _ready(each),
+            each.get("status", {}).get("className", ""),
+            each["spec"].get("description") or each.get("status", {}).get("description", ""),
+        ]
+        for each in items
+    ]
+    empty = f"No environments in {workspace.namespace}; `env discover PATH` finds some."
+    output.show(options.output, items, output.rows(["NAME", "READY", "CLASS", "DESCRIPTION"], body, empty))
+    return Exit.OK
+
+
+def _ready(environment: dict[str, Any]) -> str:
+    conditions = environment.get("status", {}).get("conditions", ())
+    return next((each["status"] for each in conditions if each["type"] == "Ready"), "Unknown")
+
+
+async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
+    catalogue = {each["metadata"]["name"]: each for each in await workspace.all("Environment")}
+    if options.name not in catalogue:
+        raise unknown("environment", options.name, catalogue)
+    environment = catalogue[options.name]
+    status = environment.get("status", {})
+    body = [
+        [each["name"], each.get("type", "any"), _default(each), _limits(each), each.get("description", "")]
+        for each in status.get("fields", ())
+    ]
+    spec = environment["spec"]
+    lines = [
+        f"{options.name}  {status.get('className', '')}".rstrip(),
+        spec.get("description") or status.get("description", ""),
+        f"entry {spec.get('entry') or options.name}" + (f", image {spec['image']}" if spec.get("image") else ""),
+        f"ready {_ready(environment)}: {status.get('message', 'the operator has not seen it yet')}",
+        "",
+        *output.rows(["FIELD", "TYPE", "DEFAULT", "LIMITS", "DESCRIPTION"], body, "No fields are known."),
+    ]
+    if omitted := status.get("omittedFields"):
+        lines.append(f"({omitted} more fields were too many to be described)")
+    output.show(options.output, environment, lines)
+    return Exit.OK
+
+
+def _default(field: dict[str, Any]) -> str:
+    if field.get("required"):
+        return "(required)"
+    return output.compact(field.get("default"))
+
+
+def _limits(field: dict[str, Any]) -> str:
+    bounds = [
+        f"{sign} {field[key]:g}"
+        for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
+        if field.get(key) is not None
+    ]
+    if field.get("enum"):
+        bounds.append(" | ".join(map(str, field["enum"])))
+    if field.get("fixed"):
+        bounds.append("fixed")
+    return ", ".join(bounds)

@@ -1,0 +1,38 @@
+"""What a command ends with when it cannot do what was asked: one line for people, one number for scripts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """docs/cli.md explains them; scripts rely on them."""
+
+    OK = 0
+    UNSUCCESSFUL = 1  # the run failed, the test failed, the check found something missing
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4  # by the API server: no right, not valid, locked, or in the wrong state
+    UNREACHABLE = 5
+    TIMEOUT = 6
+    INTERRUPTED = 130
+
+
+class Failure(Exception):  # noqa: N818 - it is what the person reads, not a fault of the program
+    def __init__(self, message: str, code: Exit = Exit.UNSUCCESSFUL) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean x?`, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def unknown(kind: str, word: str, known: Iterable[str], code: Exit = Exit.NOT_FOUND) -> Failure:
+    names = sorted(known)
+    there = f"there is: {', '.join(names)}" if names else "there is none"
+    return Failure(f"no {kind} {word!r}{nearest(word, names) or f'; {there}'}", code)

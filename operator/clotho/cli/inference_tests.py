@@ -1,0 +1,83 @@
+"""`test`: try an environment against served models, and wait for what comes out."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from clotho.agent.answers import test_answer
+from clotho.api.draft import RefusedEditError
+from clotho.cli import output, view
+from clotho.cli.changes import read_change
+from clotho.cli.failure import Exit, Failure
+from clotho.cluster.drafting import begin_draft, fresh_name
+from clotho.cluster.inference_tests import TestOrder, wait_for_test
+from clotho.cluster.workspace import Workspace
+
+
+async def test(options: argparse.Namespace, workspace: Workspace) -> int:
+    """0 when the environment works, 1 when it does not."""
+    order = TestOrder(
+        environment=options.name,
+        config=await _config(options, workspace),
+        models=tuple(options.models or ()),
+        base_url=options.base_url,
+        secret_name=options.secret,
+        steps=options.steps,
+        group_size=options.group_size,
+        timeout_seconds=options.timeout,
+    )
+    name = fresh_name(options.name)
+    await workspace.create("InferenceTest", name, order.spec())
+    told = ""
+
+    async def tell(seen: dict[str, Any]) -> None:
+        nonlocal told
+        message = seen.get("status", {}).get("message", "")
+        if message and message != told:
+            told = message
+            output.note(message)
+
+    try:
+        done = await wait_for_test(workspace, name, order.patience_seconds, tell)
+    except TimeoutError:
+        raise Failure(f"InferenceTest {name} is not finished in time; it goes on", Exit.TIMEOUT) from None
+    answer = test_answer(done)
+    output.show(options.output, answer, _lines(answer))
+    if not options.keep:
+        await workspace.delete("InferenceTest", name)
+    return Exit.OK if answer["summary"]["environment_works"] else Exit.UNSUCCESSFUL
+
+
+async def _config(options: argparse.Namespace, workspace: Workspace) -> dict[str, Any]:
+    try:
+        draft = await begin_draft(workspace, options.name, {})
+        for name, value in map(read_change, options.changes):
+            draft = draft.edit(name, value)
+    except RefusedEditError as refused:
+        raise Failure(str(refused), Exit.NOT_FOUND if "available" in refused.details else Exit.REFUSED) from refused
+    return dict(draft.config)
+
+
+def _lines(answer: dict[str, Any]) -> list[str]:
+    body = [
+        [
+            each["model"],
+            each["size"],
+            each["status"],
+            f"{each['steps_tested']}/{answer['num_steps']}",
+            f"{each['correct']}/{each['completions']}",
+            view.number(each["accuracy"]),
+            view.number(each["step_success_rate"]),
+        ]
+        for each in answer["models_tested"]
+    ]
+    header = ["MODEL", "SIZE", "STATUS", "STEPS", "CORRECT", "ACCURACY", "STEP SUCCESS"]
+    lines = output.rows(header, body, "No model was tested.")
+    for each in answer["models_tested"]:
+        if each["error"]:
+            lines += ["", f"{each['model']}:", *(f"  {line}" for line in each["error"].splitlines())]
+    summary = answer["summary"]
+    works = "The environment works" if summary["environment_works"] else "The environment does not work yet"
+    best = f"; the best model is {summary['best_model']}" if summary["best_model"] else ""
+    return [*lines, "", f"{works}{best}. {answer['message']}".rstrip()]

@@ -1,0 +1,9 @@
+"""`--version`: of what is installed, whatever folder it was started from."""
+
+import argparse
+from importlib.metadata import version
+
+
+def show(_: argparse.Namespace) -> int:
+    print(f"clotho {version('clotho')}")
+    return 0

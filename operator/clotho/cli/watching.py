@@ -1,0 +1,62 @@
+"""`run watch`: redraws on a terminal; in a log, a line whenever something is new."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from typing import Any, Final
+
+from clotho.cli import output, view
+from clotho.cli.failure import Exit, Failure, unknown
+from clotho.cli.screen import Screen, terminal_width
+from clotho.cluster.outcomes import NotFound, Transient
+from clotho.cluster.workspace import Workspace
+
+REFRESH_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 60.0  # with a cluster that does not answer
+
+
+async def watch(options: argparse.Namespace, workspace: Workspace) -> int:
+    return await follow(workspace, options.name, options.timeout)
+
+
+async def follow(workspace: Workspace, name: str, seconds: int | None) -> int:
+    """0 once it is Completed, 1 when it ended in another way, 6 when the time is up."""
+    try:
+        async with asyncio.timeout(seconds):
+            run = await _until_finished(workspace, name)
+    except TimeoutError:
+        raise Failure(f"run {name} is not finished after {seconds} s; it goes on", Exit.TIMEOUT) from None
+    print("\n".join(map(output.printable, ["", *view.results_view(run)])))
+    return Exit.OK if run["status"]["phase"] == "Completed" else Exit.UNSUCCESSFUL
+
+
+async def _until_finished(workspace: Workspace, name: str) -> dict[str, Any]:
+    rewards: dict[int, float] = {}
+    screen = Screen(sys.stdout)
+    while True:
+        run = await _look(workspace, name)
+        rewards |= view.rewards_of(run)
+        lines = view.watch_view(run, rewards, view.elapsed_seconds(run), terminal_width())
+        screen.show([output.printable(line) for line in lines])
+        if view.is_finished(run):
+            return run
+        await asyncio.sleep(REFRESH_SECONDS)
+
+
+async def _look(workspace: Workspace, name: str) -> dict[str, Any]:
+    """A cluster that is being restarted is waited for."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await workspace.get("TrainingRun", name)
+        except Transient:
+            if time.monotonic() > give_up:
+                raise
+            await asyncio.sleep(REFRESH_SECONDS)
+        except NotFound:
+            raise unknown(
+                "run", name, [each["metadata"]["name"] for each in await workspace.all("TrainingRun")]
+            ) from None

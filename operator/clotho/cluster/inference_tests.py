@@ -1,0 +1,68 @@
+"""Creates InferenceTests and waits for them, for the command line and for agents."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from clotho.api.inference_test import DEFAULT_MODELS, FINISHED, OPENROUTER
+from clotho.cluster.client import Object
+from clotho.cluster.workspace import Workspace
+
+POLL_SECONDS: Final = 2.0
+SLACK_SECONDS: Final = 600.0  # for images to be pulled and pods to be scheduled
+_SIZES: Final = {model.name: model.size for model in DEFAULT_MODELS}
+
+
+class TestOrder(Struct, frozen=True, kw_only=True):
+    """Keys are named by their Secret and never seen here."""
+
+    environment: str
+    config: dict[str, Any]
+    models: Sequence[str] = ()
+    base_url: str = ""
+    secret_name: str = ""
+    steps: int = 3
+    group_size: int = 16
+    timeout_seconds: int = 600
+    ttl_seconds: int | None = None
+
+    def spec(self) -> Object:
+        names = list(self.models) or ([*_SIZES] if self.base_url else [])
+        spec: Object = {
+            "environmentName": self.environment,
+            "config": self.config,
+            "steps": self.steps,
+            "groupSize": self.group_size,
+            "timeoutSeconds": self.timeout_seconds,
+        }
+        if names:
+            address = self.base_url or OPENROUTER
+            spec["models"] = [{"name": name, "size": _SIZES.get(name, "custom"), "baseUrl": address} for name in names]
+        if self.secret_name:
+            spec["secretName"] = self.secret_name
+        if self.ttl_seconds is not None:
+            spec["ttlSecondsAfterFinished"] = self.ttl_seconds
+        return spec
+
+    @property
+    def patience_seconds(self) -> float:
+        return self.timeout_seconds + SLACK_SECONDS
+
+
+Listener = Callable[[Object], Awaitable[None]]
+
+
+async def wait_for_test(workspace: Workspace, name: str, patience_seconds: float, listener: Listener) -> Object:
+    """The test once it is finished; the listener hears of each change. Raises TimeoutError."""
+    heard = ""
+    async with asyncio.timeout(patience_seconds):
+        while True:
+            test = await workspace.get("InferenceTest", name)
+            if test["metadata"]["resourceVersion"] != heard:
+                heard = test["metadata"]["resourceVersion"]
+                await listener(test)
+            if test.get("status", {}).get("phase") in FINISHED:
+                return test
+            await asyncio.sleep(POLL_SECONDS)

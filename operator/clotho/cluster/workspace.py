@@ -1,0 +1,95 @@
+"""One namespace as people and agents see it: the catalogue, runs, tests and policies, by kind and name."""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from clotho.api.names import API_VERSION, GROUP, RUN_LABEL, VERSION
+from clotho.cluster.client import ApiClient, Object
+
+OurKind = Literal["TrainingRun", "Environment", "InferenceTest", "TrainingPolicy"]
+PLURALS: Final[Mapping[OurKind, str]] = {
+    "TrainingRun": "trainingruns",
+    "Environment": "environments",
+    "InferenceTest": "inferencetests",
+    "TrainingPolicy": "trainingpolicies",
+}
+MERGE: Final = "application/merge-patch+json"
+PAGE: Final = "500"
+
+
+class Workspace:
+    def __init__(self, client: ApiClient, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+
+    def folder(self, kind: OurKind) -> str:
+        return f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURALS[kind]}"
+
+    def core(self, path: str) -> str:
+        """A path among the objects that every cluster has: pods, secrets, ..."""
+        return f"/api/v1/namespaces/{self.namespace}/{path}"
+
+    async def get(self, kind: OurKind, name: str) -> Object:
+        return await self.client.get(f"{self.folder(kind)}/{name}", Object)
+
+    async def all(self, kind: OurKind) -> list[Object]:
+        return await self._listed(self.folder(kind))
+
+    async def all_namespaces(self, kind: OurKind) -> list[Object]:
+        return await self._listed(f"/apis/{GROUP}/{VERSION}/{PLURALS[kind]}")
+
+    async def pods_of(self, run: str) -> list[Object]:
+        return await self._listed(self.core("pods"), labelSelector=f"{RUN_LABEL}={run}")
+
+    async def _listed(self, folder: str, **selection: str) -> list[Object]:
+        items: list[Object] = []
+        params = {"limit": PAGE, **selection}
+        while True:
+            page = await self.client.list(folder, Object, params)
+            items += page.get("items") or []
+            if not (more := page.get("metadata", {}).get("continue")):
+                return items
+            params["continue"] = more
+
+    async def create(self, kind: OurKind, name: str, spec: Object, *, is_dry_run: bool = False) -> Object:
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": spec,
+        }
+        params = {"dryRun": "All"} if is_dry_run else {}
+        return await self.client.create(self.folder(kind), body, Object, **params)
+
+    async def change(self, kind: OurKind, name: str, change: Object) -> Object:
+        return await self.client.patch(f"{self.folder(kind)}/{name}", change, Object, MERGE)
+
+    async def delete(self, kind: OurKind, name: str) -> None:
+        await self.client.delete(f"{self.folder(kind)}/{name}", {}, Object)
+
+    async def stop_run(self, name: str) -> Object:
+        """End it for good, after a last checkpoint."""
+        return await self._turn(name, {"stop": True}, "stopped", _STOPPABLE)
+
+    async def suspend_run(self, name: str) -> Object:
+        return await self._turn(name, {"suspend": True}, "suspended", _STOPPABLE - {"Suspended"})
+
+    async def resume_run(self, name: str) -> Object:
+        return await self._turn(name, {"suspend": False}, "resumed", frozenset({"Suspended"}))
+
+    async def _turn(self, name: str, spec: Object, verb: str, phases: frozenset[str]) -> Object:
+        run = await self.get("TrainingRun", name)
+        phase = run.get("status", {}).get("phase", "Pending")
+        if phase not in phases:
+            allowed = ", ".join(sorted(phases))
+            raise WrongStateError(f"run {name} is {phase} and cannot be {verb}; only {allowed} runs can", phase)
+        return await self.change("TrainingRun", name, {"spec": spec})
+
+
+_STOPPABLE: Final = frozenset({"Pending", "Starting", "Running", "Suspended"})
+
+
+class WrongStateError(Exception):
+    def __init__(self, message: str, phase: str) -> None:
+        super().__init__(message)
+        self.phase = phase
