@@ -113,7 +113,7 @@ def _unlocked(asked: Tree, policy: PolicyInForce) -> Iterator[str]:
 
 
 def _not_the_locked(name: str, given: object, locked: object, policy: PolicyInForce) -> str:
-    return f"{name}: {shown(given)} is not allowed, it is locked to {shown(locked)} by {_title(policy)}"
+    return f"{name}: {shown(given)} is not allowed, it is locked to {shown(locked)} by {policy.title}"
 
 
 def _excesses(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
@@ -125,26 +125,26 @@ def _excesses(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
         ("environments: the sum of replicas", replicas, limits.replicas),
     ):
         if limit is not None and asked > limit:
-            yield f"{name}: {asked} is more than {limit}, the limit of {_title(policy)}"
+            yield f"{name}: {asked} is more than {limit}, the limit of {policy.title}"
 
 
 def _strangers(asked: Tree, policy: PolicyInForce) -> Iterator[str]:
     """Models, images and devices that are not on the lists."""
     limits, model = policy.limits, asked["model"]["name"]
     if not _is_allowed(model, limits.models):
-        yield f"model.name: {model} is not among the models of {_title(policy)}"
+        yield f"model.name: {model} is not among the models of {policy.title}"
     for environment in asked["environments"]:
         image = environment["image"]
         if image and not _is_allowed(image, limits.images):
             where = f"environments.{environment['name']}.image"
-            yield f"{where}: {image} is not among the images of {_title(policy)}"
+            yield f"{where}: {image} is not among the images of {policy.title}"
     for where, template in _templates(asked):
         pod = _dict(template.get("spec"))
         for image in _images(pod):
             if not _is_allowed(image, limits.images):
-                yield f"{where}: {image} is not among the images of {_title(policy)}"
+                yield f"{where}: {image} is not among the images of {policy.title}"
         if limits.gpus is not None and _asks_for_devices(pod):
-            yield f"{where}: devices are asked for with trainer.gpus, which {_title(policy)} limits"
+            yield f"{where}: devices are asked for with trainer.gpus, which {policy.title} limits"
 
 
 def _templates(asked: Tree) -> Iterator[tuple[str, Tree]]:
@@ -236,8 +236,3 @@ def shown(value: object) -> str:
         return repr(value).removesuffix(".0")
     text = value if isinstance(value, str) and value else msgspec.json.encode(value).decode()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _title(policy: PolicyInForce) -> str:
-    names = policy.names
-    return f"TrainingPolicy {names[0]}" if len(names) == 1 else f"TrainingPolicies {', '.join(names)}"

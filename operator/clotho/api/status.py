@@ -171,6 +171,10 @@ class PolicyInForce(StatusPart, frozen=True):
     )
     limits: LimitsInForce = LimitsInForce()
 
+    @property
+    def title(self) -> str:
+        return f"TrainingPolic{'y' if len(self.names) == 1 else 'ies'} {', '.join(self.names)}"
+
 
 class Results(StatusPart, frozen=True):
     """What a finished run leaves behind."""

@@ -31,6 +31,7 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
     resource.kind: resource
     for resource in (
         Resource(kind="TrainingRun", group=names.GROUP, version=names.VERSION, plural=names.PLURAL),
+        Resource(kind="TrainingPolicy", group=names.GROUP, version=names.VERSION, plural=names.POLICY_PLURAL),
         Resource(kind="Pod", group="", version="v1", plural="pods"),
         Resource(kind="Service", group="", version="v1", plural="services"),
         Resource(kind="Secret", group="", version="v1", plural="secrets"),
@@ -39,6 +40,8 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
         Resource(kind="PodDisruptionBudget", group="policy", version="v1", plural="poddisruptionbudgets"),
     )
 }
+# Of our own group, all of them; listed in this order, so that a run is never seen without what it depends on.
+WATCHED_KINDS: Final[tuple[Kind, ...]] = ("TrainingPolicy", "TrainingRun")
 # Secrets are missing on purpose: the operator may get those that it made, but lists nobody's.
 WATCHED_CHILDREN: Final[tuple[Kind, ...]] = (
     "Pod",

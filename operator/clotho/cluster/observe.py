@@ -2,6 +2,7 @@
 
 from clotho.cluster.apply import Writer
 from clotho.cluster.cache import RunKey
+from clotho.cluster.places import Places
 from clotho.cluster.probe import Prober
 from clotho.cluster.store import AnyRun, Store
 from clotho.plan.model import ObjectKey, Observed
@@ -11,8 +12,9 @@ from clotho.render.names import base_name
 class Observer:
     """Secrets are not watched, so each run's own is read once; later changes come from our own writes or `recheck`."""
 
-    def __init__(self, store: Store, writer: Writer, prober: Prober) -> None:
+    def __init__(self, store: Store, writer: Writer, prober: Prober, places: Places) -> None:
         self._store, self._writer, self._prober = store, writer, prober
+        self.places = places
         self._secret_known: set[str] = set()  # uids of runs
 
     async def observe(self, key: RunKey, run: AnyRun) -> Observed:
@@ -27,6 +29,8 @@ class Observer:
             objects=self._store.objects_of(key, uid),
             probes=self._prober.answers(key),
             refused=self._writer.refusals(run),
+            policies=self._store.policies_in(key.namespace),
+            runs_ahead=self.places.ahead_of(run),
         )
 
     def recheck(self) -> None:

@@ -7,8 +7,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
+from clotho.api import training_policy
 from clotho.api.metadata import Metadata
 from clotho.api.names import FINGERPRINT_ANNOTATION, RUN_LABEL, UID_LABEL
+from clotho.api.training_policy import AnyPolicy
 from clotho.api.training_run import TrainingRun, UnreadableRun, parse
 from clotho.cluster.cache import Cache, RunKey
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
@@ -35,7 +37,7 @@ class SecretChild(Struct, frozen=True):
     data: SecretData = SecretData()
 
 
-Object = Pod | Child | SecretChild | AnyRun
+Object = Pod | Child | SecretChild | AnyRun | AnyPolicy
 TYPES: Final[Mapping[Kind, type[Pod] | type[Child] | type[SecretChild]]] = {"Pod": Pod, "Secret": SecretChild}
 
 
@@ -53,6 +55,7 @@ class Store:
 
     def __init__(self) -> None:
         self.runs: Cache[AnyRun] = Cache(run_key)
+        self.policies: Cache[AnyPolicy] = Cache(lambda _: None)
         self.pods: Cache[Pod] = Cache(owner)
         self.secrets: Cache[SecretChild] = Cache(owner)
         self.children: dict[Kind, Cache[Child]] = {
@@ -60,6 +63,7 @@ class Store:
         }
         self._caches: dict[Kind, Cache[Any]] = {
             "TrainingRun": self.runs,
+            "TrainingPolicy": self.policies,
             "Pod": self.pods,
             "Secret": self.secrets,
             **self.children,
@@ -99,12 +103,22 @@ class Store:
             self.announce(kind, metadata)
 
     def announce(self, kind: Kind, metadata: Metadata) -> None:
+        if kind == "TrainingPolicy":
+            for each in self.runs_in(metadata.namespace):
+                self.changed(run_key(each.metadata))
+            return
         run = run_key(metadata) if kind == "TrainingRun" else owner(metadata)
         if run is not None:
             self.changed(run)
 
     def run(self, key: RunKey) -> AnyRun | None:
         return self.runs.get(key.namespace, key.name)
+
+    def runs_in(self, namespace: str) -> tuple[AnyRun, ...]:
+        return tuple(run for run in self.runs.all() if run.metadata.namespace == namespace)
+
+    def policies_in(self, namespace: str) -> tuple[AnyPolicy, ...]:
+        return tuple(policy for policy in self.policies.all() if policy.metadata.namespace == namespace)
 
     def pods_of(self, key: RunKey, uid: str) -> tuple[Pod, ...]:
         return tuple(pod for pod in self.pods.of_run(key) if pod.metadata.labels.get(UID_LABEL) == uid)
@@ -136,4 +150,6 @@ def _seen(metadata: Metadata) -> ObjectSeen:
 def decode(kind: Kind, body: Mapping[str, Any]) -> Object:
     if kind == "TrainingRun":
         return parse(body)
+    if kind == "TrainingPolicy":
+        return training_policy.parse(body)
     return msgspec.convert(body, TYPES.get(kind, Child))

@@ -11,10 +11,10 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct, field
 
 from clotho.api.metadata import Metadata
-from clotho.api.names import PLURAL, RUN_LABEL
+from clotho.api.names import RUN_LABEL
 from clotho.cluster.apply import Writer
 from clotho.cluster.client import ApiClient
-from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN
+from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN, WATCHED_KINDS, Resource
 from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.cluster.store import Child, Store, decode
 from clotho.plan.model import Kind, ObjectKey
@@ -22,7 +22,7 @@ from clotho.plan.model import Kind, ObjectKey
 log = logging.getLogger(__name__)
 PAGE: Final = "500"
 RETRY_SECONDS: Final = 5.0
-KINDS: Final[tuple[Kind, ...]] = (*WATCHED_CHILDREN, "TrainingRun")  # children first: a run is never seen without them
+KINDS: Final[tuple[Kind, ...]] = (*WATCHED_CHILDREN, *WATCHED_KINDS)
 
 
 class _ListMetadata(Struct, frozen=True, rename="camel"):
@@ -47,13 +47,17 @@ class Synchroniser:
         self.is_synced = False
 
     async def wait_until_served(self) -> None:
-        """The API server may not be up yet, or the CRD not installed."""
+        """The API server may not be up yet, or a CRD not installed."""
+        for kind in WATCHED_KINDS:
+            await self._wait_for(RESOURCES[kind])
+
+    async def _wait_for(self, resource: Resource) -> None:
         while True:
             try:
-                await self._client.list(RESOURCES["TrainingRun"].folder(self._scopes[0]), _Page[Child], {"limit": "1"})
+                await self._client.list(resource.folder(self._scopes[0]), _Page[Child], {"limit": "1"})
                 return
             except NotFound as error:
-                log.error("is the CRD %s installed? (kubectl apply -f crds/): %s", PLURAL, error)
+                log.error("is the CRD %s installed? (kubectl apply -f crds/): %s", resource.plural, error)
             except ApiError as error:
                 log.error("cannot list, trying again in %g s: %s", RETRY_SECONDS, error)
             await asyncio.sleep(RETRY_SECONDS)
@@ -70,7 +74,7 @@ class Synchroniser:
 
     async def _fill(self, kind: Kind, scope: str | None) -> None:
         cache = self._store.cache(kind)
-        if kind in ("Pod", "TrainingRun"):
+        if kind in ("Pod", *WATCHED_KINDS):
             async for page in self._pages(kind, scope, _Page[dict[str, Any]]):
                 for body in page.items or ():
                     cache.observe(decode(kind, body))
@@ -109,7 +113,7 @@ class Synchroniser:
     async def _pages(
         self, kind: Kind, scope: str | None, page_type: type[_Page[T]], *, only_metadata: bool = False
     ) -> AsyncIterator[_Page[T]]:
-        params = {"limit": PAGE} if kind == "TrainingRun" else {"limit": PAGE, "labelSelector": RUN_LABEL}
+        params = {"limit": PAGE} if kind in WATCHED_KINDS else {"limit": PAGE, "labelSelector": RUN_LABEL}
         while True:
             page = await self._client.list(
                 RESOURCES[kind].folder(scope), page_type, params, only_metadata=only_metadata

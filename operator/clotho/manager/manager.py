@@ -21,6 +21,7 @@ from clotho.cluster.events import EventPoster
 from clotho.cluster.lease import LeaderElection
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError
+from clotho.cluster.places import Places
 from clotho.cluster.probe import Prober
 from clotho.cluster.store import Store, run_key
 from clotho.cluster.sync import Synchroniser
@@ -58,7 +59,7 @@ class Manager:
             self.store, probe_times(settings), lambda target: metrics.probe_failures.labels(target).inc()
         )
         self.store.pod_ended = self.prober.hear
-        self.observer = Observer(self.store, self.writer, self.prober)
+        self.observer = Observer(self.store, self.writer, self.prober, Places(self.store))
         self.poster = EventPoster(client, identity)
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)
         agenda: Agenda[RunKey] = Agenda(backoff)
@@ -144,6 +145,7 @@ class Manager:
         run = self.store.run(key)
         if run is None:
             self.observer.forget(key)
+            self.observer.places.call_next(key.namespace)
         is_new = run is not None and run.status.observed_generation < 0
         self.passes.add(key, Urgency.NEW if is_new else Urgency.CHANGED)
 

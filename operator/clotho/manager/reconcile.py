@@ -64,7 +64,8 @@ class Reconciler:
             return
         observed = await self._observer.observe(key, run)
         planned = plan(run, observed, datetime.now(UTC), self._settings)
-        await self._carry_out(run, planned)
+        with self._observer.places.while_writing(run, planned.status):
+            await self._carry_out(run, planned)
         self._agenda.done(key, _monotonic(planned.wake_at))
         if planned.status is not None:
             self._agenda.add(key, time.monotonic())

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import kopf
 
-from clotho.api.names import GROUP, PLURAL, RUN_LABEL, VERSION
+from clotho.api.names import RUN_LABEL
 from clotho.cluster.credentials import Credentials
-from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN
+from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN, WATCHED_KINDS
 from clotho.cluster.store import Store
 from clotho.plan.model import Kind
 
@@ -48,7 +48,7 @@ class Watching:
 
     def __init__(self, store: Store, credentials: Credentials, namespaces: tuple[str, ...]) -> None:
         self._store, self._credentials, self._namespaces = store, credentials, namespaces
-        self.last_event: dict[Kind, float] = dict.fromkeys((*WATCHED_CHILDREN, "TrainingRun"), time.monotonic())
+        self.last_event: dict[Kind, float] = dict.fromkeys((*WATCHED_CHILDREN, *WATCHED_KINDS), time.monotonic())
         self.open = asyncio.Event()
         self.relisted = asyncio.Event()
         scopes = namespaces or (None,)
@@ -83,8 +83,7 @@ class Watching:
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry)(self._log_in)
-        kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(self._handler("TrainingRun"))
-        for kind in WATCHED_CHILDREN:
+        for kind in (*WATCHED_KINDS, *WATCHED_CHILDREN):
             resource = RESOURCES[kind]
             kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)(self._handler(kind))
         return registry

@@ -11,12 +11,20 @@ from typing import Any, Generic, Literal, TypeVar
 from msgspec import Struct, field
 
 from clotho.api.status import TrainingRunStatus
+from clotho.api.training_policy import AnyPolicy
 from clotho.plan.pods import Pod
 from clotho_contract.exports import ExportProgress
 from clotho_contract.progress import Progress
 
 Kind = Literal[
-    "Pod", "Service", "Secret", "NetworkPolicy", "PersistentVolumeClaim", "PodDisruptionBudget", "TrainingRun"
+    "Pod",
+    "Service",
+    "Secret",
+    "NetworkPolicy",
+    "PersistentVolumeClaim",
+    "PodDisruptionBudget",
+    "TrainingPolicy",
+    "TrainingRun",
 ]
 Manifest = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -82,12 +90,15 @@ class Observed(Struct, frozen=True, kw_only=True):
     became of the write before it asks for the next plan.
     `refused` holds the last answer to a Create or Apply that was refused (422: permanent; 403 such as a quota: not), as
     long as the spec's generation is the same; retries with backoff are up to `cluster/`.
+    `policies` are those of the run's namespace; where one of them limits active runs, turn.py counts `runs_ahead`.
     """
 
     pods: tuple[Pod, ...] = ()
     objects: Mapping[ObjectKey, ObjectSeen] = field(default_factory=dict)
     probes: Probes = Probes()
     refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
+    policies: tuple[AnyPolicy, ...] = ()
+    runs_ahead: int = 0
 
 
 class Create(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from clotho.plan.export import export_weights
 from clotho.plan.health import Problem, live_phase, stuck_check_time, waiting_message, worst_problem
 from clotho.plan.model import Action, Observed, Plan
 from clotho.plan.parts import parts_of
+from clotho.plan.policy import rule
 from clotho.plan.refusal import plan_refusal, refuse
 from clotho.plan.restarts import Accounting, account_for_failures, delete_due
 from clotho.plan.settings import PlanSettings
@@ -23,6 +24,7 @@ from clotho.plan.status import compose, phase_events, write_time
 from clotho.plan.stop import stop_in_order, tidy_up
 from clotho.plan.suspend import resumed
 from clotho.plan.ttl import delete_run, expiry_of
+from clotho.plan.turn import wait_for_turn
 from clotho.render.merge import TemplateError
 
 
@@ -35,13 +37,16 @@ def plan(run: TrainingRun | UnreadableRun, observed: Observed, now: datetime, se
         return Plan()
     if isinstance(run, UnreadableRun):
         return plan_refusal(run, now)
+    ruling = rule(resumed(run), observed)
     situation = Situation(
-        run=resumed(run),
+        run=ruling.run,
         stored=run.status,
         observed=observed,
-        parts=parts_of(run, observed),
+        parts=parts_of(ruling.run, observed),
         now=now,
         settings=settings,
+        policy=ruling.policy,
+        violations=ruling.violations,
     )
     decision = decide(situation)
     return _with_status(situation, decision, compose(situation, decision))
@@ -55,8 +60,10 @@ def decide(situation: Situation) -> Decision:
         return complete(situation)
     if run.spec.stop or run.spec.suspend:
         return stop_in_order(situation)
-    if wrong := spec_problems(run.metadata.name, run.spec):
+    if wrong := (*situation.violations, *spec_problems(run.metadata.name, run.spec)):
         return refuse(situation, "; ".join(wrong))
+    if waiting := wait_for_turn(situation):
+        return waiting
     deadline = deadline_of(run)
     if deadline is not None and deadline <= situation.now:
         return fail(situation, "DeadlineExceeded", deadline_message(situation))

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from clotho.api.status import ExportStatus, Phase, StallStatus, TrainingRunStatus
+from clotho.api.status import ExportStatus, Phase, PolicyInForce, StallStatus, TrainingRunStatus
 from clotho.api.training_run import TrainingRun
 from clotho.plan.model import Action, Event, Observed
 from clotho.plan.parts import Part, Parts
@@ -16,12 +16,14 @@ from clotho_contract.termination import Termination
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    run: TrainingRun  # its status as policies should see it: see suspend.py
+    run: TrainingRun  # its status as suspend.py wants it seen, its spec with what policy.py fills in
     stored: TrainingRunStatus  # its status as it stands in the cluster
     observed: Observed
     parts: Parts
     now: datetime
     settings: PlanSettings
+    policy: PolicyInForce | None = None  # that the run starts or was started under,
+    violations: tuple[str, ...] = ()  # and where it goes against it
 
     @property
     def moment(self) -> datetime:
@@ -59,6 +61,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     stall: StallStatus | None = None
     export: ExportStatus | None = None
     exporter: Part | None = None
+    policy: PolicyInForce | None = None  # taken into the status when the run gets its place
+    queued_since: datetime | None = None
     wake_at: datetime | None = None
 
 

@@ -43,6 +43,8 @@ def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
         progress=progress,
         history=reported.history(situation),
         components=_components(decision),
+        policy=decision.policy or before.policy,
+        queued_since=decision.queued_since,
         attempt=max([before.attempt, *(pod.attempt for pod in decision.parts.trainer.pods)]),
         restarts=sum(part.record.restarts for part in decision.parts),
         checkpoint=checkpoint,
@@ -185,7 +187,8 @@ def _begun(situation: Situation) -> datetime:
 def _can_wait(old: TrainingRunStatus, new: TrainingRunStatus) -> bool:
     """The first sign of life, and small changes inside a phase: all parts get ready within a moment or two."""
     if old.observed_generation == -1:
-        return new.phase in ("Pending", "Starting") and not new.restarts and new.condition("Stalled") is None
+        is_small = not new.restarts and new.condition("Stalled") is None
+        return is_small and new.phase in ("Pending", "Starting") and not (new.policy or new.queued_since)
     return _essence(old) == _essence(new)
 
 
@@ -197,6 +200,8 @@ def _essence(status: TrainingRunStatus) -> tuple[object, ...]:
         status.restarts,
         status.attempt,
         status.stall,
+        status.policy,
+        status.queued_since,
         stalled and stalled.reason,
         status.results,
         status.export and (status.export.phase, status.export.settings),

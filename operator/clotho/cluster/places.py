@@ -1,0 +1,44 @@
+"""Places in namespaces that limit their active runs: counted by statuses and by status writes that are under way."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from clotho.api.status import TrainingRunStatus
+from clotho.cluster.store import AnyRun, Store, run_key
+from clotho.plan.turn import holds_place, limits_active_runs, runs_ahead, wants_place
+
+
+class Places:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._taking: set[str] = set()  # uids of runs
+
+    def ahead_of(self, run: AnyRun) -> int:
+        namespace = run.metadata.namespace
+        is_counted = any(map(limits_active_runs, self._store.policies_in(namespace)))
+        if not is_counted or holds_place(run.status):
+            return 0
+        return runs_ahead(run, self._store.runs_in(namespace), self._taking)
+
+    @contextmanager
+    def while_writing(self, run: AnyRun, status: TrainingRunStatus | None) -> Iterator[None]:
+        """A place that is being taken is nobody else's; when one is given up, those in line hear of it."""
+        uid, had_claim = run.metadata.uid, _has_claim(run)
+        if status is not None and holds_place(status):
+            self._taking.add(uid)
+        try:
+            yield
+        finally:
+            self._taking.discard(uid)
+        now = self._store.run(run_key(run.metadata))
+        if had_claim and (now is None or not _has_claim(now)):
+            self.call_next(run.metadata.namespace)
+
+    def call_next(self, namespace: str) -> None:
+        for run in self._store.runs_in(namespace):
+            if run.status.queued_since is not None:
+                self._store.changed(run_key(run.metadata))
+
+
+def _has_claim(run: AnyRun) -> bool:
+    return holds_place(run.status) or wants_place(run)
