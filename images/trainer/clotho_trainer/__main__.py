@@ -15,6 +15,10 @@ Everything about the run comes from one file, by default /etc/clotho/run.yaml or
 $CLOTHO_DATA/checkpoints, and the newest whole one is resumed. Secrets come from the environment: CLOTHO_TOKEN
 (required), HF_TOKEN, WANDB_API_KEY, TINKER_API_KEY. SIGTERM finishes the step, saves and ends.
 
+Afterwards `export` merges the adapter and writes safetensors or GGUF, with a Modelfile for Ollama. In a pod it reads
+the run's file; elsewhere name the checkpoint:
+  python -m clotho_trainer export --checkpoint /tmp/run/checkpoints/step-00000100 --quantization q8_0 --output /tmp/out
+
 try it on a laptop:
   python -m clotho_trainer tiny-model /tmp/tiny      then set model.name: /tmp/tiny in the run's file
   CLOTHO_TOKEN=secret CLOTHO_DATA=/tmp/run python -m clotho_trainer train --config run.yaml
@@ -25,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "tiny-model":
         return _tiny_model(options.folder, options.seed)
-    return _train(options)
+    return _export(options) if options.command == "export" else _train(options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,10 +42,25 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104
     train.add_argument("--inference-port", type=int, default=8001)
     train.add_argument("--status-port", type=int, default=8002)
+    _add_export(commands.add_parser("export", help="merge a checkpoint and write it for other programs"))
     tiny = commands.add_parser("tiny-model", help="write a tiny random model that learns in seconds on a CPU")
     tiny.add_argument("folder", type=Path)
     tiny.add_argument("--seed", type=int, default=0)
     return parser
+
+
+def _add_export(export: argparse.ArgumentParser) -> None:
+    export.add_argument("--config", type=Path, help="the run's file, when no checkpoint is named")
+    export.add_argument("--checkpoint", type=Path, help="folder of a checkpoint (default: what the run's file says)")
+    export.add_argument("--output", type=Path, help="folder to write into")
+    export.add_argument("--format", action="append", choices=["safetensors", "gguf"], help="may be repeated")
+    export.add_argument(
+        "--quantization", default="q8_0", choices=["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+    )
+    export.add_argument("--base", default="", help="the model it was trained from, where it has moved since")
+    export.add_argument("--ollama", default="", help="URL of an Ollama server that gets the GGUF file")
+    export.add_argument("--name", default="", help="name of the model on that server")
+    export.add_argument("--status-port", type=int, default=0, help="serve /progress there (8002 in a pod)")
 
 
 def _tiny_model(folder: Path, seed: int) -> int:
@@ -50,6 +69,20 @@ def _tiny_model(folder: Path, seed: int) -> int:
     tiny_model.write(folder, seed)
     print(f"wrote {folder}; use it as model.name")
     return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    import asyncio
+
+    from clotho_contract import logs, termination
+    from clotho_trainer import failures
+    from clotho_trainer.export import command
+
+    logs.set_up(os.environ.get("CLOTHO_LOG_LEVEL", "INFO"), sys.stderr)
+    end = asyncio.run(command.run(options))
+    termination.write(end)
+    print(termination.encode(end).decode(), flush=True)
+    os._exit(failures.exit_code(end))  # a half-written file must not keep a stopped pod alive
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -1,0 +1,141 @@
+"""Writes one GGUF file, tensor by tensor."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType, LlamaFileType
+from msgspec import Struct
+
+from clotho_contract.settings import Quantization
+from clotho_trainer.export import architectures, vocabulary
+from clotho_trainer.export.architectures import Array
+from clotho_trainer.export.source import Source
+from clotho_trainer.failures import TrainerError
+
+Advance = Callable[[int], None]
+"""Told of every piece written, in bytes."""
+
+_FILE_TYPES: Final[dict[Quantization, LlamaFileType]] = {
+    "f32": LlamaFileType.ALL_F32,
+    "f16": LlamaFileType.MOSTLY_F16,
+    "bf16": LlamaFileType.MOSTLY_BF16,
+    "q8_0": LlamaFileType.MOSTLY_Q8_0,
+    "q5_1": LlamaFileType.MOSTLY_Q5_1,
+    "q5_0": LlamaFileType.MOSTLY_Q5_0,
+    "q4_1": LlamaFileType.MOSTLY_Q4_1,
+    "q4_0": LlamaFileType.MOSTLY_Q4_0,
+}
+_OUTER: Final = frozenset({"token_embd.weight", "output.weight"})
+
+
+class _Tensor(Struct, frozen=True):
+    name: str
+    shape: tuple[int, ...]
+    kind: GGMLQuantizationType
+    read: Callable[[], Array]
+
+    @property
+    def size(self) -> int:
+        block, size = gguf.GGML_QUANT_SIZES[self.kind]
+        return int(np.prod(self.shape)) // block * size
+
+
+class GgufFile:
+    def __init__(self, source: Source, quantization: Quantization) -> None:
+        self._source = source
+        self._quantization: Quantization = quantization
+        self._architecture = architectures.of(source.config)
+        self._tensors = list(self._plan())
+        self._vocabulary = vocabulary.read(
+            json.loads(source.tokenizer.backend_tokenizer.to_str()), source.config.vocab_size
+        )
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(tensor.size for tensor in self._tensors)
+
+    def write(self, path: Path, advance: Advance) -> None:
+        writer = gguf.GGUFWriter(path, self._architecture.name)
+        self._describe(writer)
+        for tensor in self._tensors:
+            writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.size, tensor.kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for tensor in self._tensors:
+            writer.write_tensor_data(gguf.quantize(tensor.read(), tensor.kind))
+            advance(tensor.size)
+        writer.close()
+
+    def _plan(self) -> Iterator[_Tensor]:
+        config = self._source.config
+        names = gguf.get_tensor_name_map(self._architecture.arch, config.num_hidden_layers)
+        for name in self._source.names:
+            if name.endswith(".inv_freq") or (name == "lm_head.weight" and self._source.is_tied):
+                continue
+            found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            if found is None:
+                raise TrainerError("InvalidConfig", f"GGUF has no place for {name} of {self._source.model.name}")
+            shape = self._source.shape(name)
+            yield _Tensor(found, shape, tensor_type(found, shape, self._quantization), self._reader(name))
+        for name, values in architectures.extra_tensors(config).items():
+            yield _Tensor(name, values.shape, GGMLQuantizationType.F32, values.copy)
+
+    def _reader(self, name: str) -> Callable[[], Array]:
+        def read() -> Array:
+            weight = self._source.read(name).float().numpy()
+            return self._architecture.store(name, weight, self._source.config)
+
+        return read
+
+    def _describe(self, writer: gguf.GGUFWriter) -> None:
+        writer.add_name(Path(self._source.model.name).name)
+        writer.add_file_type(_FILE_TYPES[self._quantization])
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        architectures.describe(writer, self._source.config)
+        self._describe_tokenizer(writer)
+
+    def _describe_tokenizer(self, writer: gguf.GGUFWriter) -> None:
+        words, tokenizer = self._vocabulary, self._source.tokenizer
+        writer.add_tokenizer_model(words.model)
+        writer.add_tokenizer_pre(words.pre)
+        writer.add_token_list(words.tokens)
+        writer.add_token_types(words.types)
+        if words.merges:
+            writer.add_token_merges(words.merges)
+        if words.scores:
+            writer.add_token_scores(words.scores)
+        if words.add_space_prefix is not None:
+            writer.add_add_space_prefix(words.add_space_prefix)
+        for identifier, add in (
+            (tokenizer.bos_token_id, writer.add_bos_token_id),
+            (tokenizer.eos_token_id, writer.add_eos_token_id),
+            (tokenizer.unk_token_id, writer.add_unk_token_id),
+            (tokenizer.pad_token_id, writer.add_pad_token_id),
+        ):
+            if identifier is not None:
+                add(identifier)
+        writer.add_add_bos_token(adds_start(tokenizer))
+        writer.add_add_eos_token(False)
+        if tokenizer.chat_template:
+            writer.add_chat_template(tokenizer.chat_template)
+
+
+def adds_start(tokenizer: object) -> bool:
+    """Whether a text begins with the start token when it is encoded."""
+    start = getattr(tokenizer, "bos_token_id", None)
+    return start is not None and tokenizer("a")["input_ids"][:1] == [start]  # type: ignore[operator]
+
+
+def tensor_type(name: str, shape: tuple[int, ...], wanted: Quantization) -> GGMLQuantizationType:
+    """Vectors stay exact; embeddings and output do not go below 8 bits; rows that no block fits stay in 16."""
+    if len(shape) == 1:
+        return GGMLQuantizationType.F32
+    kind = GGMLQuantizationType[wanted.upper()]
+    if shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+        return GGMLQuantizationType.F16
+    return GGMLQuantizationType.Q8_0 if wanted[:2] in ("q4", "q5") and name in _OUTER else kind
