@@ -23,14 +23,17 @@ def run_fields() -> Mapping[str, ConfigField]:
     return {field.name: field for field in _leaves(schema | {"properties": settings}, "")}
 
 
-def _leaves(schema: Schema, path: str) -> Iterator[ConfigField]:
+def _leaves(schema: Schema, path: str, *, is_always_there: bool = True) -> Iterator[ConfigField]:
+    """What an optional object cannot be without is not required of a run that leaves the object out."""
     required = schema.get("required", ())
     for name, inner in schema.get("properties", {}).items():
         where = f"{path}.{name}" if path else name
         if "properties" in inner:
-            yield from _leaves(inner, where)
+            yield from _leaves(
+                inner, where, is_always_there=is_always_there and (name in required or "default" in inner)
+            )
         elif inner.get("type") in _SCALARS:
-            yield _field(where, inner, is_required=name in required)
+            yield _field(where, inner, is_required=is_always_there and name in required)
 
 
 def _field(path: str, schema: Schema, *, is_required: bool) -> ConfigField:

@@ -34,7 +34,7 @@ def watch_view(run: Run, rewards: Mapping[int, float], elapsed: float, width: in
         return lines
     steps = sorted(rewards)
     chart = plot([rewards[step] for step in steps], min(width - 12, 72), PLOT_HEIGHT)
-    axis = f"{'':10}step {steps[0]}" + f"{f'step {steps[-1]}':>{max(1, len(chart[0]) - 10 - len(f'step {steps[0]}'))}}"
+    axis = f"{'':10}reward, steps {steps[0]} to {steps[-1]}"
     return [*lines, "", *chart, axis]
 
 

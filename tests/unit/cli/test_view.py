@@ -75,3 +75,18 @@ def test_bar_stays_within_its_width(fraction: float, expected: str) -> None:
 @pytest.mark.parametrize(("seconds", "expected"), [(5.9, "5 s"), (125, "2 min 05 s"), (7260, "2 h 01 min")])
 def test_duration(seconds: float, expected: str) -> None:
     assert view.duration(seconds) == expected
+
+
+def test_watch_view_plots_the_rewards() -> None:
+    lines = view.watch_view(RUN, {1: 0.0, 10: 0.5, 20: 1.0}, elapsed=5)
+    chart = [line for line in lines if "┤" in line]
+    assert len(chart) == view.PLOT_HEIGHT
+    assert chart[0] == "    1.00 ┤  █"
+    assert chart[-1] == "    0.00 ┤▁██"
+    assert lines[-1].strip() == "reward, steps 1 to 20"
+    assert view.watch_view(RUN, {1: 0.0}, elapsed=5) == view.live_view(RUN, [0.0], elapsed=5)
+
+
+def test_rewards_come_from_history_and_progress() -> None:
+    assert view.rewards_of(RUN) == {1: 0.02, 30: 0.5}
+    assert view.rewards_of({"metadata": {"name": "new"}}) == {}

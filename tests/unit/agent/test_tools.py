@@ -1,0 +1,273 @@
+"""The ten tools against a pretended cluster: their answers, and errors that are answers too."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from clotho.agent.rate_limit import ANNOTATION
+from clotho.agent.tools import SESSIONS, Settings, Toolbox
+from clotho.cluster import inference_tests
+from clotho.cluster.outcomes import Forbidden, Transient
+from rig.fake_api import NAMESPACE, FakeApi, described
+
+NOW = datetime(2026, 11, 15, 14, 0, tzinfo=UTC)
+BASE = {"model": {"name": "Qwen/Qwen3-8B"}, "training": {"steps": 100}, "environments": [{"name": "ignored"}]}
+SESSION = "s"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    fake = FakeApi()
+    fake.add("Environment", "echo", {"entry": "atropos:/environment/echo.py"}, described())
+    fake.add("Environment", "sums", {"entry": "sums.py", "description": "Add."}, {"message": "being described"})
+    return fake
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tools(api: FakeApi, clock: Clock) -> Toolbox:
+    return Toolbox(api.workspace, Settings(base=BASE), clock)
+
+
+def running(api: FakeApi, name: str = "echo-1", phase: str = "Running", **status: Any) -> None:
+    spec = {**BASE, "environments": [{"name": "echo", "environmentName": "echo"}]}
+    progress = {"step": 42, "totalSteps": 100, "percent": 42, "rewardMean": 0.5, "percentCorrect": 0.4}
+    parts = {
+        "trainer": {"name": "trainer", "state": "Ready", "ready": 1, "restarts": 2},
+        "environments": [{"name": "echo", "state": "Starting", "replicas": 2}],
+    }
+    start = (NOW - timedelta(minutes=90)).isoformat()
+    known = {"phase": phase, "progress": progress, "components": parts, "startTime": start, "message": "Training."}
+    api.add("TrainingRun", name, spec, {**known, **status})
+
+
+async def test_environments_are_listed_with_tips(tools: Toolbox) -> None:
+    answer = await tools.list_environments()
+    assert answer["count"] == 2
+    assert answer["environments"][0] == {
+        "name": "echo",
+        "class_name": "Echo",
+        "file_path": "/environment/echo.py",
+        "description": "Say the word.",
+        "ready": True,
+        "message": "",
+    }
+    assert answer["environments"][1]["ready"] is False
+    assert answer["tips"]
+
+
+async def test_an_unknown_environment_names_those_that_there_are(tools: Toolbox) -> None:
+    answer = await tools.select_environment(SESSION, "ecko")
+    assert "did you mean echo?" in answer["error"]
+    assert answer["available"] == ["echo", "sums"]
+
+
+async def test_an_environment_that_is_not_described_cannot_be_selected(tools: Toolbox) -> None:
+    answer = await tools.select_environment(SESSION, "sums")
+    assert answer == {"error": "environment sums is not ready: being described"}
+
+
+@pytest.mark.parametrize("tool", ["current_config", "start_training"])
+async def test_nothing_works_before_a_selection(tools: Toolbox, tool: str) -> None:
+    answer = await getattr(tools, tool)(SESSION)
+    assert "rl_select_environment" in answer["error"]
+
+
+async def test_config_shows_what_can_be_changed_and_what_is_locked(api: FakeApi, tools: Toolbox) -> None:
+    api.add("TrainingPolicy", "lab", {"locked": {"training": {"learningRate": 4e-5}}})
+    await tools.select_environment(SESSION, "echo")
+    answer = await tools.current_config(SESSION)
+    open_fields = {each["name"]: each for each in answer["configurable_fields"]}
+    locked = {each["name"]: each["current_value"] for each in answer["locked_fields"]}
+    assert open_fields["group_size"]["current_value"] == 16
+    assert open_fields["group_size"]["minimum"] == 1
+    assert open_fields["model.name"]["current_value"] == "Qwen/Qwen3-8B"
+    assert open_fields["mode"]["choices"] == ["easy", "hard"]
+    assert locked == {"rollout_server_url": "http://api-server", "training.learningRate": 4e-5}
+    assert answer["problems"] == []
+
+
+async def test_edits_are_checked_at_once_and_belong_to_their_session(tools: Toolbox) -> None:
+    for session in ("a", "b"):
+        await tools.select_environment(session, "echo")
+    answer = await tools.edit_config("a", "group_size", 32)
+    assert answer["value"] == 32
+    assert answer["config"]["group_size"] == 32
+    assert (await tools.edit_config("a", "group_size", -1))["error"] == "group_size: -1 is below 1"
+    other = {each["name"]: each for each in (await tools.current_config("b"))["configurable_fields"]}
+    assert other["group_size"]["current_value"] == 16
+
+
+async def test_an_edit_that_needs_another_says_so(tools: Toolbox) -> None:
+    await tools.select_environment(SESSION, "echo")
+    answer = await tools.edit_config(SESSION, "training.batchSize", 40)
+    assert any("multiple of group_size" in problem for problem in answer["problems"])
+    refused = await tools.start_training(SESSION)
+    assert "would not be accepted" in refused["error"]
+    assert (await tools.edit_config(SESSION, "group_size", 8))["problems"] == []
+
+
+async def test_a_run_is_started_as_it_was_edited(api: FakeApi, tools: Toolbox) -> None:
+    await tools.select_environment(SESSION, "echo")
+    await tools.edit_config(SESSION, "words", ["blue"])
+    await tools.edit_config(SESSION, "tracking.wandb.project", "mine")
+    await tools.edit_config(SESSION, "tracking.wandb.mode", "offline")
+    answer = await tools.start_training(SESSION)
+    name = answer["run_id"]
+    run = await api.workspace.get("TrainingRun", name)
+    assert name.startswith("echo-")
+    assert run["spec"]["environments"][0]["config"] == {"group_size": 16, "words": ["blue"]}
+    assert run["spec"]["model"] == BASE["model"]
+    assert answer["status"] == "starting"
+    assert answer["wandb_project"] == "mine"
+    assert answer["wandb_run_name"] == "echo-uidofech"
+    assert name in answer["logs"]["trainer"]
+    assert answer["config"]["training.steps"] == 100
+
+
+async def test_a_policy_of_the_meantime_counts(api: FakeApi, tools: Toolbox) -> None:
+    await tools.select_environment(SESSION, "echo")
+    api.add("TrainingPolicy", "late", {"limits": {"steps": 10}})
+    assert "more than 10" in (await tools.start_training(SESSION))["error"]
+
+
+async def test_status_has_the_numbers_and_the_processes(api: FakeApi, tools: Toolbox) -> None:
+    running(api, wandbUrl="https://wandb.ai/x", restarts=2)
+    answer = await tools.check_status("echo-1")
+    assert answer["status"] == "running"
+    assert answer["running_time_minutes"] == 90.0
+    assert answer["metrics"] == {
+        "step": 42,
+        "reward_mean": 0.5,
+        "percent_correct": 0.4,
+        "eval_percent_correct": None,
+        "loss": None,
+    }
+    assert answer["processes"]["trainer"] == {"state": "ready", "ready": "1/1", "restarts": 2, "last_exit": None}
+    assert answer["processes"]["environment echo"]["state"] == "starting"
+    assert answer["wandb_url"] is None, "the run does not report there"
+
+
+async def test_status_is_rate_limited_across_restarts(api: FakeApi, tools: Toolbox, clock: Clock) -> None:
+    running(api)
+    assert "status" in await tools.check_status("echo-1")
+    clock.now += timedelta(minutes=10)
+    another = Toolbox(api.workspace, Settings(), clock)
+    answer = await another.check_status("echo-1")
+    assert answer["rate_limited"] is True
+    assert answer["next_check_in_seconds"] == 1200
+    clock.now += timedelta(minutes=20)
+    assert "status" in await another.check_status("echo-1")
+
+
+async def test_a_failed_run_says_why(api: FakeApi, tools: Toolbox) -> None:
+    running(api, phase="Failed", message="out of memory")
+    assert (await tools.check_status("echo-1"))["error"] == "out of memory"
+
+
+async def test_stop_is_for_runs_that_go_on(api: FakeApi, tools: Toolbox) -> None:
+    running(api)
+    assert (await tools.stop_training("echo-1"))["status"] == "stopping"
+    assert (await api.workspace.get("TrainingRun", "echo-1"))["spec"]["stop"] is True
+    running(api, "echo-2", phase="Completed")
+    answer = await tools.stop_training("echo-2")
+    assert answer["status"] == "completed"
+    assert "is Completed and cannot be stopped" in answer["error"]
+
+
+async def test_results(api: FakeApi, tools: Toolbox) -> None:
+    results = {"step": 100, "rewardMean": 0.9, "loss": 0.1, "claim": "c", "path": "/var/lib/clotho/checkpoints/100"}
+    history = [{"step": step, "rewardMean": step / 10} for step in range(10)]
+    running(api, phase="Completed", results=results, history=history)
+    answer = await tools.results("echo-1")
+    assert answer["final_metrics"]["reward_mean"] == 0.9
+    assert len(answer["history"]) == 10
+    assert answer["history"][3]["reward_mean"] == 0.3
+    assert answer["weights"] == {"claim": "c", "path": "/var/lib/clotho/checkpoints/100"}
+
+
+async def test_runs_are_listed(api: FakeApi, tools: Toolbox) -> None:
+    running(api)
+    answer = await tools.list_runs()
+    assert answer["count"] == 1
+    assert answer["runs"][0]["run_id"] == "echo-1"
+    assert answer["runs"][0]["environment"] == "echo"
+    assert answer["runs"][0]["status"] == "running"
+
+
+@pytest.mark.parametrize("tool", ["check_status", "stop_training", "results"])
+async def test_an_unknown_run_is_an_answer(api: FakeApi, tools: Toolbox, tool: str) -> None:
+    running(api)
+    answer = await getattr(tools, tool)("nobody")
+    assert "not found" in answer["error"]
+    assert answer["available"] == ["echo-1"]
+
+
+@pytest.mark.parametrize("refusal", [Transient("list x", "no answer"), Forbidden("list x", "no answer", 403)])
+async def test_a_cluster_that_refuses_is_an_answer(api: FakeApi, tools: Toolbox, refusal: Exception) -> None:
+    api.refusals["list"] = refusal  # type: ignore[assignment]
+    assert await tools.list_runs() == {"error": "no answer"}
+    assert await tools.list_environments() == {"error": "no answer"}
+
+
+async def test_inference_is_tested_with_the_edited_config(
+    api: FakeApi, tools: Toolbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference_tests, "POLL_SECONDS", 0)
+    await tools.select_environment(SESSION, "echo")
+    await tools.edit_config(SESSION, "mode", "hard")
+    heard: list[str] = []
+
+    async def finish(message: str) -> None:
+        heard.append(message)
+        (path,) = [path for path in api.objects if "inferencetests" in path]
+        models = [{"name": "some/model", "phase": "Completed", "stepsTested": 2, "completions": 8, "correct": 4}]
+        models[0] |= {"accuracy": 0.5, "stepsWithCorrect": 2, "stepSuccessRate": 1.0}
+        summary = {"requested": 1, "tested": 1, "succeeded": 1, "bestModel": "some/model", "averageAccuracy": 0.5}
+        status = {"phase": "Completed", "models": models, "summary": summary | {"environmentWorks": True}}
+        api.objects[path]["status"] = status
+
+    answer = await tools.test_inference(SESSION, 2, 4, ["some/model"], finish)
+    (test,) = [body for path, body in api.objects.items() if "inferencetests" in path]
+    assert test["spec"]["config"] == {"mode": "hard"}
+    assert test["spec"]["models"][0]["size"] == "custom"
+    assert heard == ["waiting for the operator"]
+    assert answer["total_completions_per_model"] == 8
+    assert answer["models_tested"][0]["accuracy"] == 0.5
+    assert answer["summary"]["environment_works"] is True
+
+
+async def test_selections_are_bounded(tools: Toolbox) -> None:
+    for number in range(SESSIONS + 1):
+        await tools.select_environment(str(number), "echo")
+    assert "error" in await tools.current_config("0")
+    assert "error" not in await tools.current_config("1")
+
+
+async def test_answers_are_json(api: FakeApi, tools: Toolbox) -> None:
+    running(api)
+    await tools.select_environment(SESSION, "echo")
+    for answer in (await tools.current_config(SESSION), await tools.check_status("echo-1"), await tools.list_runs()):
+        assert msgspec.json.decode(msgspec.json.encode(answer)) == answer
+
+
+@pytest.mark.parametrize("written", ["nonsense", "2026-11-15T13:59:00", "2030-01-01T00:00:00+00:00"])
+async def test_a_strange_note_of_the_last_look_counts_as_none(api: FakeApi, tools: Toolbox, written: str) -> None:
+    running(api)
+    api.objects[f"{api.workspace.folder('TrainingRun')}/echo-1"]["metadata"]["annotations"] = {ANNOTATION: written}
+    assert "status" in await tools.check_status("echo-1")
+    assert NAMESPACE in api.requests[-1]

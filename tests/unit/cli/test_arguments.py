@@ -1,0 +1,125 @@
+"""The grammar of the command line: help everywhere, one line for mistakes, nothing heavy before it is needed."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from clotho.cli import arguments
+from clotho.cli.__main__ import called_by, main
+from clotho.cli.arguments import Parser
+from clotho.cli.completion import SCRIPTS, candidates
+from clotho.cli.failure import Exit
+
+
+def leaves(parser: Parser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Parser]]:
+    for name, inner in parser.commands().items():
+        if inner.commands():
+            yield from leaves(inner, (*path, name))
+        else:
+            yield (*path, name), inner
+
+
+COMMANDS = [path for path, _ in leaves(arguments.build("clotho"))]
+
+
+def test_all_commands_are_there() -> None:
+    assert {" ".join(path) for path in COMMANDS} == {
+        *(f"env {name}" for name in ("list", "discover", "describe")),
+        *(
+            f"run {name}"
+            for name in ("start", "list", "status", "watch", "stop", "resume", "logs", "results", "export")
+        ),
+        "test",
+        "policy explain",
+        "check",
+        "mcp",
+        "completion",
+    }
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*path, "--help"])
+    assert ended.value.code == 0
+    assert " ".join(path) in capsys.readouterr().out
+    parser = dict(leaves(arguments.build("clotho")))[path]
+    module, _, function = parser.get_default("run").partition(":")
+    command = getattr(importlib.import_module(module), function)
+    needs_cluster = "--namespace" in parser.known_options()
+    assert inspect.iscoroutinefunction(command) is needs_cluster
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["rnu"], "did you mean run?"),
+        (["run", "lsit"], "did you mean list?"),
+        (["run", "list", "--namespce", "x"], "did you mean --namespace"),
+        (["run", "list", "-o", "xml"], "'xml' is not one of: table, json, yaml"),
+        (["run", "start", "-e", "x", "--steps", "0"], "is not a positive whole number"),
+        (["run", "start"], "one of the arguments -f/--file -e/--environment is required"),
+        (["completion", "tcsh"], "is not one of: bash, zsh, fish"),
+        (["env", "discover", ".", "--image-path", "/x"], "name it with --image"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    said = capsys.readouterr().err
+    assert code == Exit.USAGE
+    assert told in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["run"]])
+def test_an_unfinished_command_shows_what_there_is(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == Exit.USAGE
+    assert "COMMAND" in capsys.readouterr().err
+
+
+def test_it_goes_by_the_name_that_people_typed() -> None:
+    assert called_by("/usr/local/bin/kubectl-clotho") == "kubectl clotho"
+    assert called_by("/usr/local/bin/clotho") == "clotho"
+    assert called_by("/x/clotho/cli/__main__.py") == "clotho"
+    assert arguments.build("kubectl clotho").format_usage().startswith("usage: kubectl clotho ")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; from clotho.cli import arguments; arguments.build('clotho'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"asyncio", "aiohttp", "msgspec", "yaml", "mcp", "pydantic", "ssl", "kopf", "inspect"}
+    assert heavy.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["r"], ["run"]),
+        (["run", "st"], ["start", "status", "stop"]),
+        (["run", "list", "-o", ""], ["table", "json", "yaml"]),
+        (["run", "list", "--o"], ["--output"]),
+        (["run", "logs", "x", "-c", "t"], ["trainer"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["run", "start", "-f", ""], []),
+        (["run", "watch", ""], []),
+    ],
+)
+def test_completion(words: list[str], expected: list[str]) -> None:
+    assert candidates(words) == expected
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_completion_scripts_ask_this_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "clotho __complete" in capsys.readouterr().out

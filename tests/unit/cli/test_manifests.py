@@ -1,0 +1,110 @@
+"""What discovery found becomes Environments that the operator takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from clotho.api.environment import Environment, parse
+from clotho.cli.__main__ import main
+from clotho.cli.discovery import discover
+from clotho.cli.failure import Failure
+from clotho.cli.manifests import CONFIG_MAP_LIMIT, environment_manifests, object_name, read_run
+
+KIT = "from clotho_environment import Environment\nimport words\n\n\nclass Echo(Environment):\n    'Say it.'\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "envs" / "math").mkdir(parents=True)
+    (tmp_path / "envs" / "echo.py").write_text(KIT)
+    (tmp_path / "envs" / "words.py").write_text("WORDS = ['red']\n")
+    (tmp_path / "envs" / "math" / "gsm8k.py").write_text("class G(BaseEnv): name = 'GSM 8k!'\n")
+    return tmp_path / "envs"
+
+
+def made(folder: Path, **options: Any) -> list[dict[str, Any]]:
+    given = {"image": "", "image_path": "", "as_config_map": False, **options}
+    return environment_manifests(discover([folder]), [folder], **given)
+
+
+def test_files_in_an_image(folder: Path) -> None:
+    echo, gsm8k = made(folder, image="registry/envs:1", image_path="/app")
+    assert echo["spec"] == {"image": "registry/envs:1", "entry": "/app/echo.py:Echo", "description": "Say it."}
+    assert gsm8k["metadata"]["name"] == "gsm-8k"
+    assert gsm8k["spec"]["entry"] == "atropos:/app/math/gsm8k.py"
+
+
+def test_files_in_a_config_map_with_their_neighbours(folder: Path) -> None:
+    files, echo, _, gsm8k = made(folder, as_config_map=True)
+    assert files["data"] == {"echo.py": KIT, "words.py": "WORDS = ['red']\n"}
+    assert echo["spec"]["configMapName"] == files["metadata"]["name"] == "echo"
+    assert echo["spec"]["entry"] == "/environment/echo.py:Echo"
+    assert gsm8k["spec"]["entry"] == "atropos:/environment/gsm8k.py"
+
+
+def test_the_operator_reads_them(folder: Path) -> None:
+    for manifest in made(folder, as_config_map=True):
+        if manifest["kind"] == "Environment":
+            assert isinstance(parse(manifest), Environment)
+
+
+def test_what_is_too_large_for_a_config_map_is_said(folder: Path) -> None:
+    (folder / "words.py").write_text("#" + "x" * CONFIG_MAP_LIMIT)
+    found = discover([folder])
+    manifests = environment_manifests(found, [folder], image="", image_path="", as_config_map=True)
+    assert [each["metadata"]["name"] for each in manifests] == ["gsm-8k", "gsm-8k"]
+    assert "--image" in found.problems[0].what
+
+
+def test_names_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "class A(BaseEnv): name = 'x'\nclass B(BaseEnv): name = 'x'\nclass b(BaseEnv): name = 'x'"
+    )
+    assert [each["metadata"]["name"] for each in made(tmp_path, image="i")] == ["x", "x-b", "x-2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("GSM 8k!", "gsm-8k"), ("8k", "env-8k"), ("_x_", "x"), ("ä", "env"), ("a" * 80, "a" * 63)],
+)
+def test_object_names(text: str, name: str) -> None:
+    assert object_name(text) == name
+
+
+def test_manifests_are_yaml_that_means_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "discover", str(folder), "--config-map", "--write", "-"]) == 0
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == made(folder, as_config_map=True)
+
+
+def test_discovery_as_json_has_the_fields_of_a_listing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "bad.py").write_text("(")
+    assert main(["env", "discover", str(folder), "-o", "json"]) == 0
+    told = capsys.readouterr()
+    answer = msgspec.json.decode(told.out)
+    assert answer["count"] == 2
+    assert set(answer["environments"][0]) == {"name", "class_name", "file_path", "description", "config_class"}
+    assert answer["warnings"][0]["file_path"].endswith("bad.py")
+    assert "warning:" in told.err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: Pod", "must hold one TrainingRun; it holds 0"),
+        ("kind: TrainingRun\n---\nkind: TrainingRun", "it holds 2"),
+        ("kind: TrainingRun", "has no spec"),
+        ("a: [", "is not YAML"),
+        ("- 1", "must hold one TrainingRun"),
+    ],
+)
+def test_a_run_that_cannot_be_read(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(Failure) as failure:
+        read_run(tmp_path / "run.yaml")
+    assert told in str(failure.value)
+    assert "\n" not in str(failure.value)
