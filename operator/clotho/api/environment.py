@@ -76,7 +76,10 @@ class UnreadableEnvironment(Struct, frozen=True, kw_only=True):
     status: EnvironmentStatus = field(default_factory=EnvironmentStatus)
 
 
-def parse(body: Mapping[str, Any]) -> Environment | UnreadableEnvironment:
+AnyEnvironment = Environment | UnreadableEnvironment
+
+
+def parse(body: Mapping[str, Any]) -> AnyEnvironment:
     metadata, spec, status = read(body, CatalogueSpec, EnvironmentStatus)
     if isinstance(spec, str):
         return UnreadableEnvironment(metadata=metadata, problem=spec, status=status)

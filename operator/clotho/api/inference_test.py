@@ -152,7 +152,10 @@ class UnreadableTest(Struct, frozen=True, kw_only=True):
     status: InferenceTestStatus = field(default_factory=InferenceTestStatus)
 
 
-def parse(body: Mapping[str, Any]) -> InferenceTest | UnreadableTest:
+AnyTest = InferenceTest | UnreadableTest
+
+
+def parse(body: Mapping[str, Any]) -> AnyTest:
     metadata, spec, status = read(body, InferenceTestSpec, InferenceTestStatus)
     if isinstance(spec, str):
         return UnreadableTest(metadata=metadata, problem=spec, status=status)

@@ -86,7 +86,7 @@ def _after(situation: Situation, status: ExportStatus, part: Part, pod: Pod) -> 
         is_due = retry.at <= situation.now
         actions = (delete_pod(pod),) if is_due and not pod.is_terminating else ()
         return Exporting(status=status, part=part, actions=actions, wake_at=None if is_due else retry.at)
-    failure = classify(part, pod)
+    failure = classify(part.title, pod)
     decision = decide_restart(failure, part.record, situation.run.spec.restarts, situation.moment)
     changed = enter(part, failure, decision, situation.moment)
     if isinstance(decision, GiveUp):

@@ -4,7 +4,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from clotho.plan.parts import Part
 from clotho.plan.pods import ContainerStatus, Pod, Terminated
 from clotho_contract import termination
 
@@ -39,40 +38,40 @@ class Failure(Struct, frozen=True, kw_only=True):
     is_infrastructure: bool = False
 
 
-def classify(part: Part, pod: Pod) -> Failure:
+def classify(title: str, pod: Pod) -> Failure:
     """Only for a pod that has ended before the run was done; nobody asked it to."""
     if lost := _infrastructure_reason(pod):
         detail = f": {_clip(pod.status.message)}" if pod.status.message else ""
         node = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
-        explanation = f"{part.title} was lost{node} ({lost}){detail}"
+        explanation = f"{title} was lost{node} ({lost}){detail}"
         return Failure(pod=pod, reason=lost, explanation=explanation, is_infrastructure=True)
     ended = _guilty_container(pod)
     if ended is None:
         detail = _clip(pod.status.message) or pod.status.reason or "no container status"
-        return Failure(pod=pod, reason="Error", explanation=f"{part.title} failed: {detail}")
+        return Failure(pod=pod, reason="Error", explanation=f"{title} failed: {detail}")
     container, state = ended
-    return _from_exit(part, pod, container, state)
+    return _from_exit(title, pod, container, state)
 
 
-def _from_exit(part: Part, pod: Pod, container: ContainerStatus, state: Terminated) -> Failure:
+def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminated) -> Failure:
     words = termination.decode(state.message) if state.message else None
     if state.reason == "OOMKilled":
-        explanation = f"{part.title} ran out of memory and was killed (OOMKilled)"
+        explanation = f"{title} ran out of memory and was killed (OOMKilled)"
         return Failure(pod=pod, reason="OOMKilled", explanation=explanation, exit_code=state.exit_code)
     where = "" if container.name == "main" else f" (container {container.name})"
     step = f" at step {words.step}" if words and words.step is not None else ""
     if state.exit_code == 0:
-        explanation = f"{part.title}{where} ended{step} before the run was done (exit code 0)"
+        explanation = f"{title}{where} ended{step} before the run was done (exit code 0)"
         return Failure(pod=pod, reason="EndedEarly", explanation=explanation, exit_code=0)
     if words is None:
         code = f"exit code {state.exit_code}" + (f", signal {state.signal}" if state.signal else "")
         said = f": {_clip(state.message)}" if state.message else ""
-        explanation = f"{part.title}{where} failed ({code}){said}"
+        explanation = f"{title}{where} failed ({code}){said}"
         return Failure(pod=pod, reason="Error", explanation=explanation, exit_code=state.exit_code)
     return Failure(
         pod=pod,
         reason=words.reason,
-        explanation=f"{part.title}{where} failed{step} ({words.reason}): {_clip(words.message).rstrip('.')}",
+        explanation=f"{title}{where} failed{step} ({words.reason}): {_clip(words.message).rstrip('.')}",
         exit_code=state.exit_code,
         is_permanent=words.reason in _PERMANENT,
         is_infrastructure=words.reason in _OF_OTHERS,

@@ -63,20 +63,20 @@ def _problems(situation: Situation) -> Iterator[Problem]:
         yield Problem(reason="Refused", message=sentence(words), is_permanent=refusal.is_permanent)
     for part in situation.parts:
         for pod in part.pods:
-            if found := pod_problem(situation, part, pod):
+            gpus = situation.run.spec.trainer.gpus if part.component == TRAINER else 0
+            if found := pod_problem(part.title, pod, situation.now, gpus=gpus):
                 yield found
 
 
-def pod_problem(situation: Situation, part: Part, pod: Pod) -> Problem | None:
+def pod_problem(title: str, pod: Pod, now: datetime, *, gpus: int = 0) -> Problem | None:
     if pod.is_terminating:
-        return _stuck(part, pod, situation.now)
+        return _stuck(title, pod, now)
     if pod.status.phase != "Pending":
         return None
     # A bound pod has its node, whatever a late word of the scheduler says.
     scheduled = None if pod.spec.node_name else pod.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False" and scheduled.message:
-        gpus = situation.run.spec.trainer.gpus if part.component == TRAINER else 0
-        node = f"a node with {gpus} nvidia.com/gpu" if gpus else f"a node for {part.title}"
+        node = f"a node with {gpus} nvidia.com/gpu" if gpus else f"a node for {title}"
         return Problem(reason="Unschedulable", message=sentence(f"waiting for {node}: {scheduled.message}"))
     for container in pod.containers:
         waiting = container.state.waiting
@@ -84,26 +84,26 @@ def pod_problem(situation: Situation, part: Part, pod: Pod) -> Problem | None:
             continue
         said = f": {waiting.message}" if waiting.message else ""
         if waiting.reason in _IMAGE_ERRORS:
-            words = f"the image {container.image} of {part.title} cannot be pulled ({waiting.reason}){said}"
+            words = f"the image {container.image} of {title} cannot be pulled ({waiting.reason}){said}"
             return Problem(
                 reason="ImagePullFailed",
                 message=sentence(words),
                 is_permanent=waiting.reason == "InvalidImageName",
             )
         if waiting.reason in _START_ERRORS:
-            words = f"{part.title} cannot be started ({waiting.reason}){said}"
+            words = f"{title} cannot be started ({waiting.reason}){said}"
             return Problem(reason="CannotStart", message=sentence(words))
     return None
 
 
-def _stuck(part: Part, pod: Pod, now: datetime) -> Problem | None:
+def _stuck(title: str, pod: Pod, now: datetime) -> Problem | None:
     """deletionTimestamp is the end of the grace period. Never forced: the pod may be at work on a cut-off node."""
     until = pod.metadata.deletion_timestamp
     if until is None or now < later(until, _STUCK_AFTER):
         return None
     where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
     message = (
-        f"Pod {pod.name} of {part.title}{where} does not end; when that node is gone for good, "
+        f"Pod {pod.name} of {title}{where} does not end; when that node is gone for good, "
         f"run `kubectl delete pod {pod.name} --force`."
     )
     return Problem(reason="PodStuck", message=message)

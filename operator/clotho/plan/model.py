@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct, field
 
-from clotho.api.status import TrainingRunStatus
+from clotho.api.environment import AnyEnvironment
 from clotho.api.training_policy import AnyPolicy
 from clotho.plan.pods import Pod
 from clotho_contract.exports import ExportProgress
@@ -20,14 +20,18 @@ Kind = Literal[
     "Pod",
     "Service",
     "Secret",
+    "ConfigMap",
     "NetworkPolicy",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
     "TrainingPolicy",
     "TrainingRun",
+    "Environment",
+    "InferenceTest",
 ]
 Manifest = dict[str, Any]
 Answer = TypeVar("Answer")
+Status = TypeVar("Status")
 
 
 class ObjectKey(Struct, frozen=True):
@@ -90,6 +94,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     became of the write before it asks for the next plan.
     `refused` holds the last answer to a Create or Apply that was refused (422: permanent; 403 such as a quota: not), as
     long as the spec's generation is the same; retries with backoff are up to `cluster/`.
+    `environments`: those of the catalogue that the run names.
     `policies` are those of the run's namespace; where one of them limits active runs, turn.py counts `runs_ahead`.
     """
 
@@ -97,6 +102,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     objects: Mapping[ObjectKey, ObjectSeen] = field(default_factory=dict)
     probes: Probes = Probes()
     refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
+    environments: Mapping[str, AnyEnvironment] = field(default_factory=dict)
     policies: tuple[AnyPolicy, ...] = ()
     runs_ahead: int = 0
 
@@ -145,7 +151,7 @@ RESTARTING = "Restarting"  # Event.reason: clotho_restarts_total{reason=cause}
 STALLED = "Stalled"  # Event.reason: clotho_stalls_total{cause=cause}
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Struct, Generic[Status], frozen=True, kw_only=True):
     """What to do now. Actions are carried out in order; the first that fails ends the pass. They rest on the
     stored status alone, never on the new one: so a crash between any two writes is harmless.
 
@@ -154,6 +160,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     """
 
     actions: tuple[Action, ...] = ()
-    status: TrainingRunStatus | None = None
+    status: Status | None = None
     events: tuple[Event, ...] = ()
     wake_at: datetime | None = None

@@ -7,6 +7,7 @@ import msgspec
 from clotho.api.status import TrainingRunStatus
 from clotho.api.training_run import TrainingRun, UnreadableRun
 from clotho.api.validation import problems as spec_problems
+from clotho.plan.catalogue import look_up, remember_environments, wait_for_environments
 from clotho.plan.completion import complete, has_trained_enough, is_complete
 from clotho.plan.deadline import deadline_message, deadline_of
 from clotho.plan.export import export_weights
@@ -28,7 +29,9 @@ from clotho.plan.turn import wait_for_turn
 from clotho.render.merge import TemplateError
 
 
-def plan(run: TrainingRun | UnreadableRun, observed: Observed, now: datetime, settings: PlanSettings) -> Plan:
+def plan(
+    run: TrainingRun | UnreadableRun, observed: Observed, now: datetime, settings: PlanSettings
+) -> Plan[TrainingRunStatus]:
     """Decide what happens next to `run`. Pure: the same arguments give the same plan; `now` is timezone-aware UTC.
 
     Once its actions and status are written and observed, a second call plans nothing but a time to look again.
@@ -37,7 +40,8 @@ def plan(run: TrainingRun | UnreadableRun, observed: Observed, now: datetime, se
         return Plan()
     if isinstance(run, UnreadableRun):
         return plan_refusal(run, now)
-    ruling = rule(resumed(run), observed)
+    lookup = look_up(resumed(run), observed.environments)
+    ruling = rule(lookup.run, observed)
     situation = Situation(
         run=ruling.run,
         stored=run.status,
@@ -46,7 +50,8 @@ def plan(run: TrainingRun | UnreadableRun, observed: Observed, now: datetime, se
         now=now,
         settings=settings,
         policy=ruling.policy,
-        violations=ruling.violations,
+        violations=(*ruling.violations, *lookup.problems),
+        waiting_for=lookup.waiting,
     )
     decision = decide(situation)
     return _with_status(situation, decision, compose(situation, decision))
@@ -62,7 +67,7 @@ def decide(situation: Situation) -> Decision:
         return stop_in_order(situation)
     if wrong := (*situation.violations, *spec_problems(run.metadata.name, run.spec)):
         return refuse(situation, "; ".join(wrong))
-    if waiting := wait_for_turn(situation):
+    if waiting := wait_for_environments(situation) or wait_for_turn(situation) or remember_environments(situation):
         return waiting
     deadline = deadline_of(run)
     if deadline is not None and deadline <= situation.now:
@@ -140,7 +145,7 @@ def _after_the_end(situation: Situation) -> Decision:
     )
 
 
-def _with_status(situation: Situation, decision: Decision, status: TrainingRunStatus) -> Plan:
+def _with_status(situation: Situation, decision: Decision, status: TrainingRunStatus) -> Plan[TrainingRunStatus]:
     due = write_time(situation, status)
     if due is None or due > situation.now:
         return Plan(actions=decision.actions, wake_at=earliest([decision.wake_at, due]))

@@ -8,7 +8,14 @@ import msgspec
 from msgspec import Struct, field
 
 from clotho.api.metadata import Metadata
-from clotho.api.names import ATTEMPT_LABEL, COMPONENT_LABEL, ENVIRONMENT_LABEL, INDEX_LABEL, RESTARTS_LABEL
+from clotho.api.names import (
+    ATTEMPT_LABEL,
+    COMPONENT_LABEL,
+    ENVIRONMENT_LABEL,
+    FINGERPRINT_ANNOTATION,
+    INDEX_LABEL,
+    RESTARTS_LABEL,
+)
 from clotho_contract import termination
 
 
@@ -101,6 +108,15 @@ class Pod(Struct, frozen=True, kw_only=True):
     @property
     def restarts_before(self) -> int:
         return _number(self.metadata.labels.get(RESTARTS_LABEL, ""))
+
+    @property
+    def fingerprint(self) -> str:
+        return self.metadata.annotations.get(FINGERPRINT_ANNOTATION, "")
+
+    @property
+    def ended_at(self) -> datetime | None:
+        times = [each.state.terminated.finished_at for each in self.containers if each.state.terminated is not None]
+        return max((time for time in times if time is not None), default=None)
 
     @property
     def is_terminating(self) -> bool:

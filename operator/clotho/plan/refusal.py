@@ -26,7 +26,7 @@ def _say(problem: str) -> str:
     return f"The spec is not valid: {problem}."
 
 
-def plan_refusal(run: UnreadableRun, now: datetime) -> Plan:
+def plan_refusal(run: UnreadableRun, now: datetime) -> Plan[TrainingRunStatus]:
     """For a spec that does not even decode: there is nothing to decide, only something to say."""
     moment, generation, before = now.replace(microsecond=0), run.metadata.generation, run.status
     message = _say(run.problem)

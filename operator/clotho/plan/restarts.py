@@ -66,7 +66,7 @@ def account_for_failures(situation: Situation) -> Accounting:
         changed, gone = _count_vanished(part)
         notices += gone
         for pod in _newly_ended(situation, part):
-            failure = classify(part, pod)
+            failure = classify(part.title, pod)
             decision = decide_restart(failure, changed.record, situation.run.spec.restarts, situation.moment)
             changed = enter(changed, failure, decision, situation.moment)
             if isinstance(decision, GiveUp):

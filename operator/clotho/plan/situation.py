@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from clotho.api.status import ExportStatus, Phase, PolicyInForce, StallStatus, TrainingRunStatus
+from clotho.api.status import ExportStatus, Phase, PolicyInForce, ResolvedEnvironment, StallStatus, TrainingRunStatus
 from clotho.api.training_run import TrainingRun
 from clotho.plan.model import Action, Event, Observed
 from clotho.plan.parts import Part, Parts
@@ -23,7 +23,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     now: datetime
     settings: PlanSettings
     policy: PolicyInForce | None = None  # that the run starts or was started under,
-    violations: tuple[str, ...] = ()  # and where it goes against it
+    violations: tuple[str, ...] = ()  # where it goes against it, or against what its Environments say
+    waiting_for: str = ""  # an Environment that is not there, or not described yet
 
     @property
     def moment(self) -> datetime:
@@ -61,7 +62,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     stall: StallStatus | None = None
     export: ExportStatus | None = None
     exporter: Part | None = None
-    policy: PolicyInForce | None = None  # taken into the status when the run gets its place
+    policy: PolicyInForce | None = None  # taken into the status when the run gets its place,
+    resolved: tuple[ResolvedEnvironment, ...] = ()  # and so are its Environments
     queued_since: datetime | None = None
     wake_at: datetime | None = None
 

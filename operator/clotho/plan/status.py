@@ -43,6 +43,7 @@ def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
         progress=progress,
         history=reported.history(situation),
         components=_components(decision),
+        resolved=decision.resolved or situation.stored.resolved,
         policy=decision.policy or before.policy,
         queued_since=decision.queued_since,
         attempt=max([before.attempt, *(pod.attempt for pod in decision.parts.trainer.pods)]),
@@ -188,8 +189,15 @@ def _can_wait(old: TrainingRunStatus, new: TrainingRunStatus) -> bool:
     """The first sign of life, and small changes inside a phase: all parts get ready within a moment or two."""
     if old.observed_generation == -1:
         is_small = not new.restarts and new.condition("Stalled") is None
-        return is_small and new.phase in ("Pending", "Starting") and not (new.policy or new.queued_since)
+        is_first = new.phase in ("Pending", "Starting") and not (new.policy or new.queued_since or new.resolved)
+        return is_small and is_first and not _is_waiting(new)
     return _essence(old) == _essence(new)
+
+
+def _is_waiting(status: TrainingRunStatus) -> bool:
+    """For something outside the run: nothing that would soon be said again is on its way."""
+    on_the_way = status.condition("Reconciling")
+    return on_the_way is not None and on_the_way.reason.startswith("WaitingFor")
 
 
 def _essence(status: TrainingRunStatus) -> tuple[object, ...]:
@@ -201,6 +209,7 @@ def _essence(status: TrainingRunStatus) -> tuple[object, ...]:
         status.attempt,
         status.stall,
         status.policy,
+        status.resolved,
         status.queued_since,
         stalled and stalled.reason,
         status.results,

@@ -40,6 +40,7 @@ def wait_for_turn(situation: Situation) -> Decision | None:
         message="It is the run's turn; its pods are being created.",
         parts=situation.parts,
         policy=situation.policy,
+        resolved=situation.run.status.resolved,
     )
 
 

@@ -31,6 +31,11 @@ POD_SECURITY: Final[Manifest] = {
 }
 
 
+def literal(text: str) -> str:
+    """As it is, whatever it looks like: the kubelet puts variables, secret ones too, in the place of `$(NAME)`."""
+    return text.replace("$", "$$")
+
+
 def value(name: str, content: str) -> Manifest:
     return {"name": name, "value": content}
 

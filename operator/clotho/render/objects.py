@@ -73,17 +73,17 @@ def network_policy(run: TrainingRun) -> Manifest:
         "spec": {
             "podSelector": {"matchLabels": environments},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"ports": _tcp(ENVIRONMENT_STATUS_PORT)}],
+            "ingress": [{"ports": tcp(ENVIRONMENT_STATUS_PORT)}],
             "egress": [
                 _egress_to(run, API_SERVER, API_SERVER_PORT),
                 _egress_to(run, TRAINER, INFERENCE_PORT),
-                _egress_to_dns(),
+                egress_to_dns(),
             ],
         },
     }
 
 
-def _egress_to_dns() -> Manifest:
+def egress_to_dns() -> Manifest:
     """Only the cluster's own: a port that is open to the world carries more than names."""
     cluster_dns = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -98,10 +98,10 @@ def _egress_to_dns() -> Manifest:
 
 def _egress_to(run: TrainingRun, component: Component, port: int) -> Manifest:
     peer = {"podSelector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: component})}}
-    return {"to": [peer], "ports": _tcp(port)}
+    return {"to": [peer], "ports": tcp(port)}
 
 
-def _tcp(port: int) -> list[dict[str, Any]]:
+def tcp(port: int) -> list[dict[str, Any]]:
     return [{"port": port, "protocol": "TCP"}]
 
 

@@ -14,3 +14,4 @@ class RenderSettings(Struct, frozen=True, kw_only=True):
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     cluster_domain: str = "cluster.local"
+    test_networks: tuple[str, ...] = ()  # private networks with model servers that inference tests may reach

@@ -76,7 +76,7 @@ def disrupted(reason: str) -> Body:
 )
 def test_classification(status: Body, reason: str, words: str, permanent: bool, free: bool) -> None:
     part = trainer(status)
-    failure = classify(part, part.pods[0])
+    failure = classify(part.title, part.pods[0])
     assert failure.reason == reason
     assert words in failure.explanation
     assert (failure.is_permanent, failure.is_infrastructure) == (permanent, free)
@@ -85,9 +85,9 @@ def test_classification(status: Body, reason: str, words: str, permanent: bool, 
 def test_the_container_that_failed_is_blamed() -> None:
     status = exited(0) | {"initContainerStatuses": exited(3, name="wait")["containerStatuses"]}
     part = trainer(status)
-    assert "(container wait) failed (exit code 3)" in classify(part, part.pods[0]).explanation
+    assert "(container wait) failed (exit code 3)" in classify(part.title, part.pods[0]).explanation
 
 
 def test_a_long_message_is_cut() -> None:
     part = trainer(exited(1, "x" * 4000))
-    assert len(classify(part, part.pods[0]).explanation) < 600
+    assert len(classify(part.title, part.pods[0]).explanation) < 600

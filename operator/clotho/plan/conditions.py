@@ -1,0 +1,43 @@
+"""Conditions as kstatus reads them, with the time of their last change kept."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from clotho.api.status import Condition, ConditionType, Truth
+
+Wanted = tuple[ConditionType, Truth, str, str]  # type, status, reason, message
+
+
+def renewed(
+    wanted: Iterable[Wanted], before: Iterable[Condition], moment: datetime, generation: int
+) -> tuple[Condition, ...]:
+    known = {each.type: each for each in before}
+
+    def since(kind: ConditionType, truth: Truth) -> datetime:
+        old = known.get(kind)
+        return old.last_transition_time if old is not None and old.status == truth else moment
+
+    return tuple(
+        Condition(
+            type=kind,
+            status=truth,
+            reason=reason,
+            message=message,
+            last_transition_time=since(kind, truth),
+            observed_generation=generation,
+        )
+        for kind, truth, reason, message in wanted
+    )
+
+
+def ready(reason: str, message: str) -> list[Wanted]:
+    return [("Ready", "True", reason, message)]
+
+
+def on_the_way(reason: str, message: str) -> list[Wanted]:
+    return [("Ready", "False", reason, message), ("Reconciling", "True", reason, message)]
+
+
+def stuck(reason: str, message: str) -> list[Wanted]:
+    """Nothing will move without help."""
+    return [("Ready", "False", reason, message), ("Stalled", "True", reason, message)]

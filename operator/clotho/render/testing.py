@@ -1,0 +1,146 @@
+"""The pods of an inference test, one a model, and the wall around them."""
+
+import ipaddress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct, field
+
+from clotho.api.inference_test import InferenceTest, TestedModel
+from clotho.api.metadata import Metadata
+from clotho.api.names import INDEX_LABEL, INFERENCE_TEST_KIND
+from clotho.render import frame
+from clotho.render.containers import (
+    ENVIRONMENT_CODE_PATH,
+    MAIN,
+    Manifest,
+    code_volumes,
+    literal,
+    mount,
+    resources,
+    variables_of,
+)
+from clotho.render.metadata import object_metadata, selector
+from clotho.render.names import base_name
+from clotho.render.objects import egress_to_dns, tcp
+from clotho.render.settings import RenderSettings
+
+COMPONENT: Final = "inference-test"
+KEY_VARIABLE: Final = "OPENAI_API_KEY"
+LENIENCE_SECONDS: Final = 600  # for pulling the image; the environment itself keeps the time limit
+_PRIVATE: Final = ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
+_PRIVATE_V6: Final = ("::1/128", "fc00::/7", "fe80::/10")
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """The environment that is tried, whether it was named or given."""
+
+    entry: str
+    image: str = ""
+    config_map_name: str = ""
+    secret_name: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    template: dict[str, Any] = field(default_factory=dict)
+
+
+def tester_name(test: Metadata, index: int) -> str:
+    return f"{base_name(test)}-model-{index}"
+
+
+def tester_pod(test: InferenceTest, subject: Subject, index: int, settings: RenderSettings) -> Manifest:
+    spec, model = test.spec, test.spec.tested_models[index]
+    code = code_volumes(subject.config_map_name)
+    main = {
+        "name": MAIN,
+        "image": subject.image or settings.images.environment,
+        "command": [
+            *("python", "-m", "clotho_environment", "process", "--results"),
+            *("--entry", literal(subject.entry)),
+            *("--base-url", literal(model.base_url)),
+            *("--model", literal(model.name)),
+            *("--groups", str(spec.steps)),
+            *("--deadline", str(spec.timeout_seconds)),
+            *(part for name, value in subject.config.items() for part in ("--set", literal(f"{name}={_json(value)}"))),
+        ],
+        "env": _key(model, spec.secret_name),
+        **variables_of(subject.secret_name),
+        "resources": resources("100m", "256Mi", {"memory": "4Gi"}),
+        "volumeMounts": [mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code],
+    }
+    pod_spec = {
+        "activeDeadlineSeconds": spec.timeout_seconds + LENIENCE_SECONDS,
+        "terminationGracePeriodSeconds": 5,
+        "containers": [main],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *code],
+    }
+    name = tester_name(test.metadata, index)
+    head = object_metadata(test.metadata, name, kind=INFERENCE_TEST_KIND, component=COMPONENT)
+    head["labels"] |= {INDEX_LABEL: str(index)}
+    return frame.finish(frame.pod(head, pod_spec, settings), subject.template, "the Environment's template", settings)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _key(model: TestedModel, default_secret: str) -> list[Manifest]:
+    """Only by reference: the key stands in no manifest, file or command."""
+    secret = model.secret_name or default_secret
+    if not secret:
+        return []
+    return [{"name": KEY_VARIABLE, "valueFrom": {"secretKeyRef": {"name": secret, "key": model.secret_key}}}]
+
+
+def tester_wall(test: InferenceTest, settings: RenderSettings) -> Manifest:
+    """Out to the models' servers on their ports and to the cluster's DNS; not to nodes, nor the Kubernetes API."""
+    servers = dict.fromkeys(_server(model) for model in test.spec.tested_models)
+    namespace = test.metadata.namespace
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": object_metadata(test.metadata, base_name(test.metadata), kind=INFERENCE_TEST_KIND),
+        "spec": {
+            "podSelector": {"matchLabels": selector(test.metadata)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [],
+            "egress": [
+                *({"to": _peers(host, namespace, settings), "ports": tcp(port)} for host, port in servers),
+                egress_to_dns(),
+            ],
+        },
+    }
+
+
+def _server(model: TestedModel) -> tuple[str, int]:
+    url = urlsplit(model.base_url)
+    return url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+
+
+def _peers(host: str, namespace: str, settings: RenderSettings) -> list[Manifest]:
+    """An address is itself; a name without dots, or below .svc, is a Service's, in its namespace; others are public."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    else:
+        return [{"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}]
+    labels = host.removesuffix(".").removesuffix(f".{settings.cluster_domain}").split(".")
+    if len(labels) == 1:
+        return [_pods_of(namespace)]
+    if labels[-1] == "svc":
+        return [_pods_of(labels[-2])]
+    reachable = [{"ipBlock": {"cidr": cidr}} for cidr in settings.test_networks]
+    if len(labels) == 2:  # `server.namespace`, or a short public name
+        reachable.append(_pods_of(labels[1]))
+    return [*_PUBLIC, *reachable]
+
+
+_PUBLIC: Final[list[Manifest]] = [
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": list(_PRIVATE)}},
+    {"ipBlock": {"cidr": "::/0", "except": list(_PRIVATE_V6)}},
+]
+
+
+def _pods_of(namespace: str) -> Manifest:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
