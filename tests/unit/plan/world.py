@@ -8,6 +8,7 @@ import msgspec
 
 from clotho.api.names import COMPONENT_LABEL, FINGERPRINT_ANNOTATION
 from clotho.api.status import TrainingRunStatus
+from clotho.api.training_policy import AnyPolicy
 from clotho.api.training_run import TrainingRun, parse
 from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey, ObjectSeen, Observed, Plan, Probe, Probes
 from clotho.plan.plan import plan
@@ -40,6 +41,8 @@ class World:
         self.pods: dict[str, Body] = {}
         self.objects: dict[ObjectKey, ObjectSeen] = {}
         self.probes = Probes()
+        self.policies: tuple[AnyPolicy, ...] = ()
+        self.runs_ahead = 0
         self.is_deleted = False
         self.born = 0
         self.events: list[str] = []
@@ -71,6 +74,8 @@ class World:
             pods=tuple(parse_pod(pod) for pod in self.pods.values()),
             objects=dict(self.objects),
             probes=self.probes,
+            policies=self.policies,
+            runs_ahead=self.runs_ahead,
         )
 
     def plan(self) -> Plan:
