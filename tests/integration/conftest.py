@@ -1,15 +1,23 @@
-"""A real API server for the whole session, and a namespace of its own for each test that asks for one."""
+"""A real API server for the whole session; for each test a namespace, an operator, a pretended kubelet if it asks."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from cluster import binaries
 from cluster.control_plane import PROGRAMS, ControlPlane
 from cluster.kubectl import Kubectl
 from namespaces import fresh_namespace
+from rig.cluster_access import ClusterAccess
+from rig.fake_kubelet import FakeKubelet
+from rig.meddling_proxy import MeddlingProxy
+from rig.operator_process import FAST, OperatorProcess, has_traceback
+
+ROOT = Path(__file__).parents[2]
+StartOperator = Callable[..., Awaitable[OperatorProcess]]
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +35,56 @@ def kubectl(control_plane: ControlPlane) -> Kubectl:
 def namespace(kubectl: Kubectl) -> Iterator[str]:
     with fresh_namespace(kubectl) as name:
         yield name
+
+
+@pytest.fixture(scope="session")
+def crds(kubectl: Kubectl) -> None:
+    kubectl.run("apply", "--server-side", f"--filename={ROOT / 'crds'}")
+    kubectl.run("wait", "--for=condition=Established", "crd", "--all")
+
+
+@pytest_asyncio.fixture
+async def cluster(control_plane: ControlPlane, crds: None, namespace: str) -> AsyncIterator[ClusterAccess]:
+    async with ClusterAccess(control_plane.kubeconfig, namespace) as access:
+        yield access
+
+
+@pytest_asyncio.fixture
+async def kubelet(cluster: ClusterAccess) -> AsyncIterator[FakeKubelet]:
+    async with FakeKubelet(cluster) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[MeddlingProxy]:
+    async with MeddlingProxy(control_plane.kubeconfig, tmp_path) as standing:
+        yield standing
+
+
+@pytest_asyncio.fixture
+async def start_operator(
+    control_plane: ControlPlane, cluster: ClusterAccess, tmp_path: Path
+) -> AsyncIterator[StartOperator]:
+    """Starts operators for the test's namespace; whatever they logged, it was no traceback."""
+    started: list[OperatorProcess] = []
+
+    async def start(*, through: MeddlingProxy | None = None, **settings: str) -> OperatorProcess:
+        scope = {"CLOTHO_WATCH_NAMESPACES": cluster.namespace, "CLOTHO_LEASE_NAMESPACE": cluster.namespace}
+        name = f"operator-{len(started)}"
+        operator = OperatorProcess(
+            through.kubeconfig if through else control_plane.kubeconfig,
+            tmp_path / f"{name}.log",
+            {**FAST, **scope, "CLOTHO_LEASE_IDENTITY": name, **settings},
+        )
+        started.append(operator)
+        return await operator.start()
+
+    yield start
+    await asyncio.gather(*(operator.kill() for operator in started if operator.is_alive))
+    for operator in started:
+        assert not has_traceback(operator.log()), operator.log()
+
+
+@pytest_asyncio.fixture
+async def operator(start_operator: StartOperator) -> OperatorProcess:
+    return await start_operator()

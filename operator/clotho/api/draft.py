@@ -108,11 +108,11 @@ class Draft(Struct, frozen=True, kw_only=True):
     def run_spec(self) -> dict[str, Any]:
         """The TrainingRun's spec. Locked fields are left to the operator, but for those that no run can be without."""
         spec: dict[str, Any] = dict(self.spec)
-        for name, value in self.locked().items():
-            if name in run_fields() and run_fields()[name].required:
-                spec = with_value(spec, name, value)
+        for path, value in self.locked().items():
+            if path in run_fields() and run_fields()[path].required:
+                spec = with_value(spec, path, value)
         name = self.environment.metadata.name
-        place = {
+        place: dict[str, Any] = {
             "name": name.replace(".", "-")[:PLACE_NAME_LIMIT].rstrip("-"),
             "environmentName": name,
             "config": {**self._described_group_size(), **self.config},
