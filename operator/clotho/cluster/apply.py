@@ -6,18 +6,16 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
-from clotho.api.names import API_VERSION, FIELD_MANAGER, KIND, UID_LABEL
-from clotho.api.status import TrainingRunStatus
-from clotho.api.training_run import parse
-from clotho.cluster.cache import RunKey
+from clotho.api.names import API_VERSION, FIELD_MANAGER, UID_LABEL
+from clotho.cluster.cache import Key
 from clotho.cluster.client import APPLY, ApiClient
 from clotho.cluster.kinds import RESOURCES, path_of
 from clotho.cluster.outcomes import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Transient
-from clotho.cluster.store import AnyRun, Store, decode, run_key
+from clotho.cluster.store import AnyOwner, Store, decode, key_of
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, Refusal
 
 log = logging.getLogger(__name__)
@@ -47,37 +45,37 @@ class Writer:
 
     def __init__(self, client: ApiClient, store: Store, may_write: Callable[[], bool]) -> None:
         self._client, self._store, self._may_write = client, store, may_write
-        self._refused: dict[RunKey, tuple[str, int, dict[ObjectKey, Refusal]]] = {}  # with uid and generation
-        self._unknown: dict[RunKey, set[ObjectKey]] = {}  # writes that got no answer: look before planning again
+        self._refused: dict[Key, tuple[str, int, dict[ObjectKey, Refusal]]] = {}  # with uid and generation
+        self._unknown: dict[Key, set[ObjectKey]] = {}  # writes that got no answer: look before planning again
 
-    async def carry_out(self, run: AnyRun, actions: Iterable[Action]) -> None:
+    async def carry_out(self, owner: AnyOwner, actions: Iterable[Action]) -> None:
         """In order, but neighbours that do not need each other go out together: objects, then the pods that need them.
 
         A failure is raised once the requests beside it are answered, and ends it: no pod without its network policy.
         """
         for _, group in itertools.groupby(actions, lambda action: (type(action) is Delete, action.key.kind == "Pod")):
-            outcomes = await asyncio.gather(*(self._do(run, action) for action in group), return_exceptions=True)
+            outcomes = await asyncio.gather(*(self._do(owner, action) for action in group), return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     raise outcome
 
-    def refusals(self, run: AnyRun) -> dict[ObjectKey, Refusal]:
+    def refusals(self, owner: AnyOwner) -> dict[ObjectKey, Refusal]:
         """What the server would not take; forgotten when the spec changes."""
-        uid, generation, refused = self._refused.get(run_key(run.metadata), ("", 0, {}))
-        return dict(refused) if (uid, generation) == (run.metadata.uid, run.metadata.generation) else {}
+        uid, generation, refused = self._refused.get(key_of(owner), ("", 0, {}))
+        return dict(refused) if (uid, generation) == (owner.metadata.uid, owner.metadata.generation) else {}
 
-    def forget(self, key: RunKey) -> None:
+    def forget(self, key: Key) -> None:
         self._refused.pop(key, None)
         self._unknown.pop(key, None)
 
-    async def write_status(self, run: AnyRun, status: TrainingRunStatus) -> AnyRun:
-        """Replaces the whole status; a conflict refreshes the cache, so that the next pass sees the newer run."""
+    async def write_status(self, owner: AnyOwner, status: Struct) -> AnyOwner:
+        """Replaces the whole status; a conflict refreshes the cache, so that the next pass sees the newer state."""
         self._check()
-        metadata = run.metadata
-        path = RESOURCES["TrainingRun"].path(metadata.namespace, metadata.name)
+        metadata, kind = owner.metadata, owner.kind
+        path = RESOURCES[kind].path(metadata.namespace, metadata.name)
         body = {
             "apiVersion": API_VERSION,
-            "kind": KIND,
+            "kind": kind,
             "metadata": {
                 "name": metadata.name,
                 "namespace": metadata.namespace,
@@ -89,13 +87,14 @@ class Writer:
         try:
             answer = await self._client.replace(f"{path}/status", body, Body, fieldManager=FIELD_MANAGER)
         except Conflict:
-            await self.refresh(metadata.namespace, ObjectKey("TrainingRun", metadata.name))
+            await self.refresh(metadata.namespace, ObjectKey(kind, metadata.name))
             raise
-        written = parse(answer)
-        self._store.runs.observe(written)
-        return written
+        cache = self._store.cache(kind)
+        written = decode(kind, answer)
+        cache.observe(written)
+        return cast(AnyOwner, written)
 
-    async def settle(self, key: RunKey) -> None:
+    async def settle(self, key: Key) -> None:
         """Find out how writes ended whose answer was lost; raises when that cannot be known yet."""
         for item in tuple(self._unknown.get(key, ())):
             await self.refresh(key.namespace, item)
@@ -115,14 +114,14 @@ class Writer:
         cache.observe(decode(item.kind, body))
         return body
 
-    async def _do(self, run: AnyRun, action: Action) -> None:
+    async def _do(self, owner: AnyOwner, action: Action) -> None:
         self._check()
-        namespace = run.metadata.namespace
-        self._clear_refusal(run, action.key)
+        namespace = owner.metadata.namespace
+        self._clear_refusal(owner, action.key)
         try:
             match action:
                 case Create():
-                    await self._create(run, action)
+                    await self._create(owner, action)
                 case Apply():
                     answer = await self._client.patch(
                         path_of(namespace, action.key),
@@ -136,34 +135,36 @@ class Writer:
                 case Delete():
                     await self._delete(namespace, action)
         except (Invalid, Forbidden) as error:
-            self._note_refusal(run, action.key, Refusal(message=error.message, is_permanent=isinstance(error, Invalid)))
+            self._note_refusal(
+                owner, action.key, Refusal(message=error.message, is_permanent=isinstance(error, Invalid))
+            )
             raise
         except Transient as error:
             if error.code == 0:
-                self._unknown.setdefault(run_key(run.metadata), set()).add(action.key)
+                self._unknown.setdefault(key_of(owner), set()).add(action.key)
             raise
 
-    def _note_refusal(self, run: AnyRun, key: ObjectKey, refusal: Refusal) -> None:
-        self._keep_refusals(run, {**self.refusals(run), key: refusal})
+    def _note_refusal(self, owner: AnyOwner, key: ObjectKey, refusal: Refusal) -> None:
+        self._keep_refusals(owner, {**self.refusals(owner), key: refusal})
 
-    def _clear_refusal(self, run: AnyRun, key: ObjectKey) -> None:
-        self._keep_refusals(run, {known: refusal for known, refusal in self.refusals(run).items() if known != key})
+    def _clear_refusal(self, owner: AnyOwner, key: ObjectKey) -> None:
+        self._keep_refusals(owner, {known: refusal for known, refusal in self.refusals(owner).items() if known != key})
 
-    def _keep_refusals(self, run: AnyRun, refused: dict[ObjectKey, Refusal]) -> None:
-        metadata = run.metadata
+    def _keep_refusals(self, owner: AnyOwner, refused: dict[ObjectKey, Refusal]) -> None:
+        metadata = owner.metadata
         if refused:
-            self._refused[run_key(metadata)] = (metadata.uid, metadata.generation, refused)
+            self._refused[key_of(owner)] = (metadata.uid, metadata.generation, refused)
         else:
-            self._refused.pop(run_key(metadata), None)
+            self._refused.pop(key_of(owner), None)
 
-    async def _create(self, run: AnyRun, action: Create) -> None:
-        namespace = run.metadata.namespace
+    async def _create(self, owner: AnyOwner, action: Create) -> None:
+        namespace = owner.metadata.namespace
         folder = RESOURCES[action.key.kind].folder(namespace)
         try:
             answer = await self._client.create(folder, _with_tokens(action), Body, fieldManager=FIELD_MANAGER)
         except AlreadyExists:
             found = await self.refresh(namespace, action.key)
-            if found is None or found["metadata"].get("labels", {}).get(UID_LABEL) != run.metadata.uid:
+            if found is None or found["metadata"].get("labels", {}).get(UID_LABEL) != owner.metadata.uid:
                 raise
             return
         self._take_in(action.key.kind, answer)

@@ -5,15 +5,17 @@ from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from clotho.api.metadata import Metadata
+from clotho.api.names import KIND, OwnerKind
 
 TOMBSTONES = 4096
 
 
-class RunKey(NamedTuple):
+class Key(NamedTuple):
     """Whose pass of the operator an object belongs to."""
 
     namespace: str
     name: str
+    kind: OwnerKind = KIND
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -41,13 +43,13 @@ def _is_newer(metadata: Metadata, known: Metadata) -> bool:
 
 
 class Cache(Generic[T]):
-    """Objects of one kind by run. Answers to our own writes go in as well, so that the next pass sees them at once:
+    """Objects of one kind by owner. Answers to our own writes go in as well, so that the next pass sees them at once:
     a watch that lags behind cannot make us create or delete anything twice."""
 
-    def __init__(self, owner: Callable[[Metadata], RunKey | None]) -> None:
+    def __init__(self, owner: Callable[[Metadata], Key | None]) -> None:
         self._owner = owner
         self._objects: dict[_Identity, T] = {}
-        self._by_run: dict[RunKey, dict[_Identity, T]] = {}
+        self._by_owner: dict[Key, dict[_Identity, T]] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()  # uids: a late answer must not bring back the dead
 
     def observe(self, item: T) -> bool:
@@ -61,7 +63,7 @@ class Cache(Generic[T]):
             return False
         self._objects[identity] = item
         if (run := self._owner(metadata)) is not None:
-            self._by_run.setdefault(run, {})[identity] = item
+            self._by_owner.setdefault(run, {})[identity] = item
         return True
 
     def remove(self, metadata: Metadata) -> bool:
@@ -73,10 +75,10 @@ class Cache(Generic[T]):
             return False
         del self._objects[identity]
         run = self._owner(known.metadata)
-        if run is not None and run in self._by_run:
-            self._by_run[run].pop(identity, None)
-            if not self._by_run[run]:
-                del self._by_run[run]
+        if run is not None and run in self._by_owner:
+            self._by_owner[run].pop(identity, None)
+            if not self._by_owner[run]:
+                del self._by_owner[run]
         return True
 
     def _bury(self, uid: str) -> None:
@@ -101,8 +103,8 @@ class Cache(Generic[T]):
     def get(self, namespace: str, name: str) -> T | None:
         return self._objects.get((namespace, name))
 
-    def of_run(self, run: RunKey) -> Iterable[T]:
-        return self._by_run.get(run, {}).values()
+    def belonging_to(self, owner: Key) -> Iterable[T]:
+        return self._by_owner.get(owner, {}).values()
 
     def all(self) -> Iterable[T]:
         return self._objects.values()

@@ -1,14 +1,14 @@
-"""Kubernetes Events about a run: what `kubectl describe` shows. Best effort; a lost Event is no failure."""
+"""Kubernetes Events about our objects: what `kubectl describe` shows. Best effort; a lost Event is no failure."""
 
 import asyncio
 import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from clotho.api.names import API_VERSION, FIELD_MANAGER, KIND
+from clotho.api.names import API_VERSION, FIELD_MANAGER
 from clotho.cluster.client import ApiClient
 from clotho.cluster.outcomes import ApiError
-from clotho.cluster.store import AnyRun
+from clotho.cluster.store import AnyOwner
 from clotho.plan.model import Event
 
 log = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ class EventPoster:
         self._client, self._instance = client, instance
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def post(self, run: AnyRun, event: Event) -> None:
-        task = asyncio.create_task(self._post(run, event))
+    def post(self, about: AnyOwner, event: Event) -> None:
+        task = asyncio.create_task(self._post(about, event))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -31,24 +31,26 @@ class EventPoster:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
-    async def _post(self, run: AnyRun, event: Event) -> None:
-        namespace = run.metadata.namespace
+    async def _post(self, about: AnyOwner, event: Event) -> None:
+        namespace = about.metadata.namespace
         try:
-            body = _body(run, event, self._instance, datetime.now(UTC))
+            body = _body(about, event, self._instance, datetime.now(UTC))
             await self._client.create(f"/api/v1/namespaces/{namespace}/events", body, dict[str, Any])
         except ApiError as error:
-            log.info("event %s not posted: %s", event.reason, error, extra={"run": f"{namespace}/{run.metadata.name}"})
+            log.info(
+                "event %s not posted: %s", event.reason, error, extra={"run": f"{namespace}/{about.metadata.name}"}
+            )
 
 
-def _body(run: AnyRun, event: Event, instance: str, now: datetime) -> dict[str, Any]:
-    metadata = run.metadata
+def _body(about: AnyOwner, event: Event, instance: str, now: datetime) -> dict[str, Any]:
+    metadata = about.metadata
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"generateName": f"{metadata.name[:200]}.", "namespace": metadata.namespace},
         "involvedObject": {
             "apiVersion": API_VERSION,
-            "kind": KIND,
+            "kind": about.kind,
             "namespace": metadata.namespace,
             "name": metadata.name,
             "uid": metadata.uid,

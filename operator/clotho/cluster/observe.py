@@ -1,10 +1,18 @@
-"""Gathers what is known of one run into the planner's `Observed`."""
+"""Gathers what is known of one object of ours into what its planner wants to see."""
 
+from clotho.api.environment import AnyEnvironment, Environment
+from clotho.api.inference_test import AnyTest, InferenceTest
+from clotho.api.training_run import TrainingRun
 from clotho.cluster.apply import Writer
-from clotho.cluster.cache import RunKey
+from clotho.cluster.cache import Key
+from clotho.cluster.client import ApiClient
+from clotho.cluster.descriptions import Descriptions
+from clotho.cluster.files import files_hash
 from clotho.cluster.places import Places
 from clotho.cluster.probe import Prober
 from clotho.cluster.store import AnyRun, Store
+from clotho.plan.describe import EnvironmentSeen
+from clotho.plan.inference_test import TestSeen
 from clotho.plan.model import ObjectKey, Observed
 from clotho.render.names import base_name
 
@@ -12,12 +20,21 @@ from clotho.render.names import base_name
 class Observer:
     """Secrets are not watched, so each run's own is read once; later changes come from our own writes or `recheck`."""
 
-    def __init__(self, store: Store, writer: Writer, prober: Prober, places: Places) -> None:
-        self._store, self._writer, self._prober = store, writer, prober
+    def __init__(
+        self,
+        client: ApiClient,
+        store: Store,
+        writer: Writer,
+        prober: Prober,
+        descriptions: Descriptions,
+        places: Places,
+    ) -> None:
+        self._client, self._store, self._writer, self._prober = client, store, writer, prober
+        self._descriptions = descriptions
         self.places = places
         self._secret_known: set[str] = set()  # uids of runs
 
-    async def observe(self, key: RunKey, run: AnyRun) -> Observed:
+    async def observe(self, key: Key, run: AnyRun) -> Observed:
         await self._writer.settle(key)
         uid = run.metadata.uid
         if uid not in self._secret_known:
@@ -29,17 +46,49 @@ class Observer:
             objects=self._store.objects_of(key, uid),
             probes=self._prober.answers(key),
             refused=self._writer.refusals(run),
+            environments=self._catalogue(run),
             policies=self._store.policies_in(key.namespace),
             runs_ahead=self.places.ahead_of(run),
+        )
+
+    def _catalogue(self, run: AnyRun) -> dict[str, AnyEnvironment]:
+        if not isinstance(run, TrainingRun):
+            return {}
+        named = {each.environment_name for each in run.spec.environments if each.environment_name}
+        found = {name: self._store.environments.get(run.metadata.namespace, name) for name in named}
+        return {name: environment for name, environment in found.items() if environment is not None}
+
+    async def observe_environment(self, key: Key, environment: AnyEnvironment) -> EnvironmentSeen:
+        await self._writer.settle(key)
+        uid = environment.metadata.uid
+        config_map = environment.spec.config_map_name if isinstance(environment, Environment) else ""
+        return EnvironmentSeen(
+            pod=next(iter(self._store.pods_of(key, uid)), None),
+            objects=self._store.objects_of(key, uid),
+            files=await files_hash(self._client, key.namespace, config_map),
+            description=self._descriptions.answer(key),
+            refused=self._writer.refusals(environment),
+        )
+
+    async def observe_test(self, key: Key, test: AnyTest) -> TestSeen:
+        await self._writer.settle(key)
+        uid = test.metadata.uid
+        name = test.spec.environment_name if isinstance(test, InferenceTest) else ""
+        return TestSeen(
+            pods=self._store.pods_of(key, uid),
+            objects=self._store.objects_of(key, uid),
+            environment=self._store.environments.get(key.namespace, name) if name else None,
+            refused=self._writer.refusals(test),
         )
 
     def recheck(self) -> None:
         """Somebody may have deleted a Secret: read each again when its run is next looked at."""
         self._secret_known.clear()
 
-    def forget(self, key: RunKey) -> None:
-        """The run is gone, and its Secret with it."""
+    def forget(self, key: Key) -> None:
+        """The object is gone, and a run's Secret with it."""
         self._writer.forget(key)
-        for secret in tuple(self._store.secrets.of_run(key)):
+        for secret in tuple(self._store.secrets.belonging_to(key)):
             self._store.secrets.remove(secret.metadata)
         self._prober.forget(key)
+        self._descriptions.forget(key)

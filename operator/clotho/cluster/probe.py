@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from clotho.api.names import API_SERVER, EXPORTER, TRAINER
 from clotho.api.training_run import TrainingRun
-from clotho.cluster.cache import RunKey
+from clotho.cluster.cache import Key
 from clotho.cluster.http_get import ProbeFailed, http_get
 from clotho.cluster.store import Store
 from clotho.plan.model import Probe, Probes, QueueStatus
@@ -109,22 +109,22 @@ class Prober:
 
     def __init__(self, store: Store, times: ProbeTimes, on_failure: Callable[[str], None]) -> None:
         self._store, self._times, self._on_failure = store, times, on_failure
-        self._answers: dict[RunKey, Probes] = {}
+        self._answers: dict[Key, Probes] = {}
 
-    def answers(self, key: RunKey) -> Probes:
+    def answers(self, key: Key) -> Probes:
         return self._answers.get(key, Probes())
 
-    def forget(self, key: RunKey) -> None:
+    def forget(self, key: Key) -> None:
         self._answers.pop(key, None)
 
-    def hear(self, key: RunKey, pod: Pod) -> None:
+    def hear(self, key: Key, pod: Pod) -> None:
         """A trainer's last words are its last answer."""
         words = pod.last_words if pod.component == TRAINER else None
         if words is not None and words.progress is not None:
             said = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=words.progress)
             self._answers[key] = msgspec.structs.replace(self.answers(key), trainer=said)
 
-    def has_newcomer(self, key: RunKey) -> bool:
+    def has_newcomer(self, key: Key) -> bool:
         """Whether a trainer, or an exporter, is up that was never asked."""
         run = self._store.run(key)
         if not isinstance(run, TrainingRun) or not _may_speak(run):
@@ -134,7 +134,7 @@ class Prober:
         pod, said = (_only(pods, EXPORTER), known.exporter) if is_over else (_only(pods, TRAINER), known.trainer)
         return pod is not None and (said is None or said.pod_uid != pod.uid)
 
-    async def ask(self, key: RunKey, now: datetime) -> tuple[bool, float | None]:
+    async def ask(self, key: Key, now: datetime) -> tuple[bool, float | None]:
         """One round: whether the answers say something new, and when to ask again."""
         run = self._store.run(key)
         if not isinstance(run, TrainingRun) or run.metadata.is_being_deleted:
@@ -155,7 +155,7 @@ class Prober:
             self._answers[key] = after
         return _says(self.answers(key)) != _says(before), wait
 
-    async def _ask(self, key: RunKey, run: TrainingRun, question: Question) -> Probe[Any]:
+    async def _ask(self, key: Key, run: TrainingRun, question: Question) -> Probe[Any]:
         pod = question.pod
         try:
             answer = await self._fetch(question.target, run, pod.status.pod_ip, self._token(key, run))
@@ -164,7 +164,7 @@ class Prober:
             return Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), problem=str(failure))
         return Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=answer)
 
-    def _token(self, key: RunKey, run: TrainingRun) -> str | None:
+    def _token(self, key: Key, run: TrainingRun) -> str | None:
         secret = self._store.secret_of(key, run.metadata.uid)
         encoded = secret.data.token if secret else None
         return base64.b64decode(encoded).decode() if encoded else None

@@ -1,23 +1,26 @@
 """All caches together: what the operator knows of every run, and who must hear when it changes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
 
-from clotho.api import training_policy
+from clotho.api import environment, inference_test, training_policy
+from clotho.api.environment import AnyEnvironment
+from clotho.api.inference_test import AnyTest, InferenceTest
 from clotho.api.metadata import Metadata
-from clotho.api.names import FINGERPRINT_ANNOTATION, RUN_LABEL, UID_LABEL
+from clotho.api.names import FINGERPRINT_ANNOTATION, KIND, OWNER_LABELS, PLURALS, UID_LABEL, OwnerKind
 from clotho.api.training_policy import AnyPolicy
 from clotho.api.training_run import TrainingRun, UnreadableRun, parse
-from clotho.cluster.cache import Cache, RunKey
+from clotho.cluster.cache import Cache, Key
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
 from clotho.plan.pods import Pod
 from clotho_contract.names import TOKEN_VARIABLE
 
 AnyRun = TrainingRun | UnreadableRun
+AnyOwner = AnyRun | AnyEnvironment | AnyTest
 
 
 class Child(Struct, frozen=True):
@@ -37,24 +40,36 @@ class SecretChild(Struct, frozen=True):
     data: SecretData = SecretData()
 
 
-Object = Pod | Child | SecretChild | AnyRun | AnyPolicy
+Object = Pod | Child | SecretChild | AnyOwner | AnyPolicy
 TYPES: Final[Mapping[Kind, type[Pod] | type[Child] | type[SecretChild]]] = {"Pod": Pod, "Secret": SecretChild}
 
 
-def owner(metadata: Metadata) -> RunKey | None:
-    run = metadata.labels.get(RUN_LABEL)
-    return RunKey(metadata.namespace, run) if run else None
+def owner(metadata: Metadata) -> Key | None:
+    for kind, label in OWNER_LABELS.items():
+        if name := metadata.labels.get(label):
+            return Key(metadata.namespace, name, kind)
+    return None
 
 
-def run_key(metadata: Metadata) -> RunKey:
-    return RunKey(metadata.namespace, metadata.name)
+def run_key(metadata: Metadata) -> Key:
+    return Key(metadata.namespace, metadata.name)
+
+
+def key_of(item: AnyOwner) -> Key:
+    return Key(item.metadata.namespace, item.metadata.name, item.kind)
+
+
+def _keys(kind: OwnerKind) -> Callable[[Metadata], Key]:
+    return lambda metadata: Key(metadata.namespace, metadata.name, kind)
 
 
 class Store:
-    """`changed` is called with the run whose picture changed, unless we changed it ourselves."""
+    """`changed` is called with the object of ours whose picture changed, unless we changed it ourselves."""
 
     def __init__(self) -> None:
-        self.runs: Cache[AnyRun] = Cache(run_key)
+        self.runs: Cache[AnyRun] = Cache(_keys(KIND))
+        self.environments: Cache[AnyEnvironment] = Cache(_keys("Environment"))
+        self.tests: Cache[AnyTest] = Cache(_keys("InferenceTest"))
         self.policies: Cache[AnyPolicy] = Cache(lambda _: None)
         self.pods: Cache[Pod] = Cache(owner)
         self.secrets: Cache[SecretChild] = Cache(owner)
@@ -63,13 +78,15 @@ class Store:
         }
         self._caches: dict[Kind, Cache[Any]] = {
             "TrainingRun": self.runs,
+            "Environment": self.environments,
+            "InferenceTest": self.tests,
             "TrainingPolicy": self.policies,
             "Pod": self.pods,
             "Secret": self.secrets,
             **self.children,
         }
-        self.changed: Callable[[RunKey], None] = lambda _: None
-        self.pod_ended: Callable[[RunKey, Pod], None] = lambda _, __: None
+        self.changed: Callable[[Key], None] = lambda _: None
+        self.pod_ended: Callable[[Key, Pod], None] = lambda _, __: None
 
     def cache(self, kind: Kind) -> Cache[Any]:
         return self._caches[kind]
@@ -107,12 +124,32 @@ class Store:
             for each in self.runs_in(metadata.namespace):
                 self.changed(run_key(each.metadata))
             return
-        run = run_key(metadata) if kind == "TrainingRun" else owner(metadata)
-        if run is not None:
-            self.changed(run)
+        for key in (*_affected(kind, metadata), *self._users_of(kind, metadata)):
+            self.changed(key)
 
-    def run(self, key: RunKey) -> AnyRun | None:
+    def _users_of(self, kind: Kind, metadata: Metadata) -> Iterator[Key]:
+        """Runs and tests that wait for what an Environment says; those under way do not ask again."""
+        if kind != "Environment":
+            return
+        for run in self.runs_in(metadata.namespace):
+            if isinstance(run, TrainingRun) and _asks_for(run, metadata.name):
+                yield key_of(run)
+        for test in self.tests.all():
+            is_here = test.metadata.namespace == metadata.namespace and not test.status.is_finished
+            if is_here and isinstance(test, InferenceTest) and test.spec.environment_name == metadata.name:
+                yield key_of(test)
+
+    def run(self, key: Key) -> AnyRun | None:
         return self.runs.get(key.namespace, key.name)
+
+    def find(self, key: Key) -> AnyOwner | None:
+        found: AnyOwner | None = self.cache(key.kind).get(key.namespace, key.name)
+        return found
+
+    def owners(self) -> Iterator[AnyOwner]:
+        yield from self.environments.all()
+        yield from self.tests.all()
+        yield from self.runs.all()
 
     def runs_in(self, namespace: str) -> tuple[AnyRun, ...]:
         return tuple(run for run in self.runs.all() if run.metadata.namespace == namespace)
@@ -120,21 +157,33 @@ class Store:
     def policies_in(self, namespace: str) -> tuple[AnyPolicy, ...]:
         return tuple(policy for policy in self.policies.all() if policy.metadata.namespace == namespace)
 
-    def pods_of(self, key: RunKey, uid: str) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.pods.of_run(key) if pod.metadata.labels.get(UID_LABEL) == uid)
+    def pods_of(self, key: Key, uid: str) -> tuple[Pod, ...]:
+        return tuple(pod for pod in self.pods.belonging_to(key) if pod.metadata.labels.get(UID_LABEL) == uid)
 
-    def secret_of(self, key: RunKey, uid: str) -> SecretChild | None:
-        return next((s for s in self.secrets.of_run(key) if s.metadata.labels.get(UID_LABEL) == uid), None)
+    def secret_of(self, key: Key, uid: str) -> SecretChild | None:
+        return next((s for s in self.secrets.belonging_to(key) if s.metadata.labels.get(UID_LABEL) == uid), None)
 
-    def objects_of(self, key: RunKey, uid: str) -> dict[ObjectKey, ObjectSeen]:
+    def objects_of(self, key: Key, uid: str) -> dict[ObjectKey, ObjectSeen]:
         found: dict[ObjectKey, ObjectSeen] = {}
-        sources: list[tuple[Kind, Iterable[Child | SecretChild]]] = [("Secret", self.secrets.of_run(key))]
-        sources += [(kind, cache.of_run(key)) for kind, cache in self.children.items()]
+        sources: list[tuple[Kind, Iterable[Child | SecretChild]]] = [("Secret", self.secrets.belonging_to(key))]
+        sources += [(kind, cache.belonging_to(key)) for kind, cache in self.children.items()]
         for kind, items in sources:
             for item in items:
                 if item.metadata.labels.get(UID_LABEL) == uid:
                     found[ObjectKey(kind, item.metadata.name)] = _seen(item.metadata)
         return found
+
+
+def _asks_for(run: TrainingRun, environment: str) -> bool:
+    is_asking = not (run.status.resolved or run.status.is_finished)
+    return is_asking and any(each.environment_name == environment for each in run.spec.environments)
+
+
+def _affected(kind: Kind, metadata: Metadata) -> tuple[Key, ...]:
+    """Our own object itself, or the one that a child belongs to."""
+    mine = next((Key(metadata.namespace, metadata.name, each) for each in PLURALS if each == kind), None)
+    key = mine or owner(metadata)
+    return (key,) if key is not None else ()
 
 
 def _seen(metadata: Metadata) -> ObjectSeen:
@@ -147,9 +196,13 @@ def _seen(metadata: Metadata) -> ObjectSeen:
     )
 
 
+_PARSERS: Final[Mapping[Kind, Callable[[Mapping[str, Any]], Object]]] = {
+    "TrainingRun": parse,
+    "Environment": environment.parse,
+    "InferenceTest": inference_test.parse,
+    "TrainingPolicy": training_policy.parse,
+}
+
+
 def decode(kind: Kind, body: Mapping[str, Any]) -> Object:
-    if kind == "TrainingRun":
-        return parse(body)
-    if kind == "TrainingPolicy":
-        return training_policy.parse(body)
-    return msgspec.convert(body, TYPES.get(kind, Child))
+    return _PARSERS[kind](body) if kind in _PARSERS else msgspec.convert(body, TYPES.get(kind, Child))

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct, field
 
 from clotho.api.metadata import Metadata
-from clotho.api.names import RUN_LABEL
+from clotho.api.names import SELECTOR
 from clotho.cluster.apply import Writer
 from clotho.cluster.client import ApiClient
 from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN, WATCHED_KINDS, Resource
@@ -113,7 +113,7 @@ class Synchroniser:
     async def _pages(
         self, kind: Kind, scope: str | None, page_type: type[_Page[T]], *, only_metadata: bool = False
     ) -> AsyncIterator[_Page[T]]:
-        params = {"limit": PAGE} if kind in WATCHED_KINDS else {"limit": PAGE, "labelSelector": RUN_LABEL}
+        params = {"limit": PAGE} if kind in WATCHED_KINDS else {"limit": PAGE, "labelSelector": SELECTOR}
         while True:
             page = await self._client.list(
                 RESOURCES[kind].folder(scope), page_type, params, only_metadata=only_metadata

@@ -13,17 +13,19 @@ from typing import Any
 from aiohttp import web
 
 from clotho.api.metadata import Metadata
+from clotho.api.names import KIND
 from clotho.cluster.apply import Writer
-from clotho.cluster.cache import RunKey
+from clotho.cluster.cache import Key
 from clotho.cluster.client import ApiClient
 from clotho.cluster.credentials import Credentials
+from clotho.cluster.descriptions import Descriptions
 from clotho.cluster.events import EventPoster
 from clotho.cluster.lease import LeaderElection
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError
 from clotho.cluster.places import Places
 from clotho.cluster.probe import Prober
-from clotho.cluster.store import Store, run_key
+from clotho.cluster.store import Store, key_of, run_key
 from clotho.cluster.sync import Synchroniser
 from clotho.manager.agenda import Agenda, Backoff, Urgency
 from clotho.manager.dispatch import Dispatcher
@@ -59,10 +61,13 @@ class Manager:
             self.store, probe_times(settings), lambda target: metrics.probe_failures.labels(target).inc()
         )
         self.store.pod_ended = self.prober.hear
-        self.observer = Observer(self.store, self.writer, self.prober, Places(self.store))
+        self.descriptions = Descriptions(
+            self.store, settings.probe.timeout_seconds, lambda target: metrics.probe_failures.labels(target).inc()
+        )
+        self.observer = Observer(client, self.store, self.writer, self.prober, self.descriptions, Places(self.store))
         self.poster = EventPoster(client, identity)
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)
-        agenda: Agenda[RunKey] = Agenda(backoff)
+        agenda: Agenda[Key] = Agenda(backoff)
         self.reconciler = Reconciler(
             store=self.store,
             observer=self.observer,
@@ -74,8 +79,8 @@ class Manager:
             look_at_pods=self._ask_newcomers,
         )
         self.passes = Dispatcher(agenda, self.reconciler.work, settings.reconcile.workers)
-        self.probes: Dispatcher[RunKey] = Dispatcher(Agenda(backoff), self._probe, settings.probe.concurrency)
-        self.store.changed = self._run_changed
+        self.probes: Dispatcher[Key] = Dispatcher(Agenda(backoff), self._probe, settings.probe.concurrency)
+        self.store.changed = self._changed
         self._export()
 
     def is_leader(self) -> bool:
@@ -138,23 +143,28 @@ class Manager:
             self._look_at_all(Urgency.CHANGED)
 
     def _look_at_all(self, urgency: Urgency) -> None:
-        for run in tuple(self.store.runs.all()):
-            self.passes.add(run_key(run.metadata), urgency)
+        for owner in tuple(self.store.owners()):
+            self.passes.add(key_of(owner), urgency)
 
-    def _run_changed(self, key: RunKey) -> None:
-        run = self.store.run(key)
-        if run is None:
+    def _changed(self, key: Key) -> None:
+        owner = self.store.find(key)
+        if owner is None:
             self.observer.forget(key)
-            self.observer.places.call_next(key.namespace)
-        is_new = run is not None and run.status.observed_generation < 0
+            if key.kind == KIND:
+                self.observer.places.call_next(key.namespace)
+        is_new = owner is not None and owner.status.observed_generation < 0
         self.passes.add(key, Urgency.NEW if is_new else Urgency.CHANGED)
 
-    def _ask_newcomers(self, key: RunKey) -> None:
-        if self.prober.has_newcomer(key):
+    def _ask_newcomers(self, key: Key) -> None:
+        has_something = self.prober.has_newcomer if key.kind == KIND else self.descriptions.is_awaited
+        if has_something(key):
             self.probes.add(key)
 
-    async def _probe(self, key: RunKey) -> None:
-        is_news, pause = await self.prober.ask(key, datetime.now(UTC))
+    async def _probe(self, key: Key) -> None:
+        if key.kind == KIND:
+            is_news, pause = await self.prober.ask(key, datetime.now(UTC))
+        else:
+            is_news, pause = await self.descriptions.ask(key)
         self.probes.agenda.done(key, None if pause is None else time.monotonic() + pause)
         if is_news:
             self.passes.add(key)

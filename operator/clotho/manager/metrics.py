@@ -155,7 +155,8 @@ class Metrics:
         )
         self.probe_failures = Counter(
             "clotho_probe_failures",
-            "Questions to pods without a usable answer, by target: trainer, api_server, inference or exporter.",
+            "Questions to pods without a usable answer, by target: trainer, api_server, inference, exporter, "
+            "environment.",
             ("target",),
             registry=registry,
         )

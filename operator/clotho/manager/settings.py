@@ -1,6 +1,7 @@
 """Every knob of the operator, in one documented tree: a flag, an environment variable and a default for each."""
 
 import argparse
+import ipaddress
 import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,6 +114,10 @@ class Network(_Group, frozen=True):
     """How the pods of a run find each other."""
 
     cluster_domain: Annotated[str, Meta(min_length=1, description="DNS domain of the cluster.")] = "cluster.local"
+    test_networks: Annotated[
+        tuple[str, ...],
+        Meta(description="Private networks (CIDRs, by commas) with model servers that inference tests may reach."),
+    ] = ()
 
 
 class Server(_Group, frozen=True):
@@ -151,6 +156,7 @@ def plan_settings(settings: Settings) -> PlanSettings:
             image_pull_policy=images.pull_policy,
             image_pull_secrets=images.pull_secrets,
             cluster_domain=settings.network.cluster_domain,
+            test_networks=settings.network.test_networks,
         ),
         progress_interval_seconds=settings.reconcile.progress_seconds,
         settle_seconds=settings.reconcile.settle_seconds,
@@ -255,6 +261,11 @@ def _check(settings: Settings) -> None:
             f"--lease-renew-every-seconds {lease.renew_every_seconds:g} must be at most half of "
             f"--lease-renew-within-seconds ({lease.renew_within_seconds:g}), so that one lost renewal does no harm"
         )
+    for network in settings.network.test_networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise SettingsError(f"--network-test-networks {network!r}: {error}") from error
     if api.kubeconfig and not Path(api.kubeconfig).is_file():
         raise SettingsError(f"--api-kubeconfig {api.kubeconfig}: no such file")
 

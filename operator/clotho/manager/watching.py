@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import kopf
 
-from clotho.api.names import RUN_LABEL
+from clotho.api.names import SELECTOR
 from clotho.cluster.credentials import Credentials
 from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN, WATCHED_KINDS
 from clotho.cluster.store import Store
@@ -133,5 +133,5 @@ class Watching:
         settings.queueing.idle_timeout = 1
         for kind in WATCHED_CHILDREN:
             resource = RESOURCES[kind]
-            settings.watching.label_selectors[resource.group, resource.version, resource.plural] = RUN_LABEL
+            settings.watching.label_selectors[resource.group, resource.version, resource.plural] = SELECTOR
         return settings

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from clotho.cluster.apply import NotLeader, Writer
-from clotho.cluster.cache import RunKey
+from clotho.cluster.cache import Key
 from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Transient
 from clotho.cluster.store import Store
 from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey
 from rig.objects import UID, Body, a_run, pod_body, run_body
 
-RUN = RunKey("ns", "r")
+RUN = Key("ns", "r")
 POD, POLICY = ObjectKey("Pod", "r-trainer"), ObjectKey("NetworkPolicy", "r")
 
 

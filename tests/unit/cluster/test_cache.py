@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from clotho.api.metadata import Metadata
-from clotho.cluster.cache import Cache, RunKey
+from clotho.cluster.cache import Cache, Key
 
 
 class Thing(Struct, frozen=True):
@@ -15,10 +15,10 @@ def thing(version: int, name: str = "a", uid: str = "1", run: str = "r") -> Thin
 
 
 def cache() -> Cache[Thing]:
-    return Cache(lambda metadata: RunKey(metadata.namespace, metadata.labels["run"]))
+    return Cache(lambda metadata: Key(metadata.namespace, metadata.labels["run"]))
 
 
-RUN = RunKey("ns", "r")
+RUN = Key("ns", "r")
 
 
 def test_the_newer_state_wins_whatever_the_order() -> None:
@@ -27,7 +27,7 @@ def test_the_newer_state_wins_whatever_the_order() -> None:
     assert not seen.observe(thing(9)), "a watch that lags behind our own write"
     assert not seen.observe(thing(10)), "the echo of our own write"
     assert seen.observe(thing(11))
-    assert [t.metadata.resource_version for t in seen.of_run(RUN)] == ["11"]
+    assert [t.metadata.resource_version for t in seen.belonging_to(RUN)] == ["11"]
 
 
 def test_versions_are_numbers_not_texts() -> None:
@@ -41,7 +41,7 @@ def test_removal_is_final() -> None:
     seen.observe(thing(1))
     assert seen.remove(thing(2).metadata)
     assert not seen.observe(thing(1)), "the answer to a create that arrives after the deletion"
-    assert list(seen.of_run(RUN)) == []
+    assert list(seen.belonging_to(RUN)) == []
     assert len(seen) == 0
 
 
@@ -50,7 +50,7 @@ def test_a_late_removal_leaves_the_successor_alone() -> None:
     seen.observe(thing(1, uid="old"))
     seen.observe(thing(5, uid="new"))
     assert not seen.remove(thing(2, uid="old").metadata)
-    assert [t.metadata.uid for t in seen.of_run(RUN)] == ["new"]
+    assert [t.metadata.uid for t in seen.belonging_to(RUN)] == ["new"]
 
 
 def test_a_list_uncovers_deletions_that_the_watch_missed() -> None:
@@ -66,4 +66,4 @@ def test_runs_are_kept_apart() -> None:
     seen = cache()
     seen.observe(thing(1, name="a", uid="1", run="r"))
     seen.observe(thing(2, name="b", uid="2", run="s"))
-    assert [t.metadata.name for t in seen.of_run(RunKey("ns", "s"))] == ["b"]
+    assert [t.metadata.name for t in seen.belonging_to(Key("ns", "s"))] == ["b"]

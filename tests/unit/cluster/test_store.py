@@ -1,7 +1,7 @@
 """Watch events become a picture of each run, and whoever waits for a change hears of it once."""
 
 from clotho.api.names import COMPONENT_LABEL, RUN_LABEL
-from clotho.cluster.cache import RunKey
+from clotho.cluster.cache import Key
 from clotho.cluster.probe import Prober, ProbeTimes
 from clotho.cluster.store import Store, decode
 from clotho.plan.model import ObjectKey
@@ -10,11 +10,11 @@ from clotho_contract.progress import CheckpointInfo, Progress
 from clotho_contract.termination import Termination
 from rig.objects import UID, Body, pod_body, run_body
 
-RUN = RunKey("ns", "r")
+RUN = Key("ns", "r")
 
 
-def store() -> tuple[Store, list[RunKey]]:
-    made, heard = Store(), list[RunKey]()
+def store() -> tuple[Store, list[Key]]:
+    made, heard = Store(), list[Key]()
     made.changed = heard.append
     return made, heard
 
@@ -89,6 +89,6 @@ def test_last_words_are_heard_of_a_pod_that_is_gone_already() -> None:
         "status": {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0, "message": words}}}]},
     }
     store.handle_event("Pod", True, body)
-    heard = prober.answers(RunKey("n", "demo")).trainer
+    heard = prober.answers(Key("n", "demo")).trainer
     assert heard is not None
     assert heard.answer == said
