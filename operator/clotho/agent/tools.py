@@ -79,7 +79,8 @@ class Toolbox:
 
     def _draft(self, session: str) -> Draft:
         if session not in self._drafts:
-            raise RefusedEditError("no environment is selected; call rl_select_environment first")
+            hint = "" if session else " and pass the `session` it answers with: this connection keeps none"
+            raise RefusedEditError(f"no environment is selected; call rl_select_environment first{hint}")
         return self._drafts[session]
 
     def _keep(self, session: str, draft: Draft) -> None:

@@ -1,0 +1,180 @@
+"""The commands as processes against a real API server, with an operator and a pretended kubelet behind it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from cluster.control_plane import ControlPlane
+from cluster.kubectl import Kubectl
+from rig.cluster_access import Body, ClusterAccess, eventually, run_manifest
+from rig.commands import Clotho
+from rig.fake_kubelet import FakeKubelet
+from rig.operator_process import OperatorProcess
+
+FINISHED = {
+    "state": "finished",
+    "step": 100,
+    "totalSteps": 100,
+    "rewardMean": 0.9,
+    "history": [{"step": step, "rewardMean": step / 100} for step in (10, 50, 100)],
+    "checkpoint": {"step": 100, "path": "/var/lib/clotho/checkpoints/100"},
+}
+
+
+@pytest.fixture
+def clotho(control_plane: ControlPlane, cluster: ClusterAccess) -> Clotho:
+    return Clotho(control_plane.kubeconfig, cluster.namespace)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> str:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(run_manifest("first", storage={"size": "1Gi"})))
+    return str(path)
+
+
+async def test_a_run_from_start_to_results(
+    clotho: Clotho, cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, manifest: str
+) -> None:
+    started = await clotho("run", "start", "-f", manifest)
+    assert started.code == 0, started.err
+    await cluster.until_phase("Running", "first")
+    listed = await clotho("run", "list")
+    assert listed.out.splitlines()[1].split()[:2] == ["first", "Running"]
+    status = await clotho("run", "status", "first", "-o", "json")
+    assert status.data["status"]["phase"] == "Running"  # type: ignore[index]
+
+    kubelet.progress = FINISHED
+    watched = await clotho("run", "watch", "first")
+    assert watched.code == 0, watched.err
+    assert "Completed: " in watched.out
+    results: Any = (await clotho("run", "results", "first", "-o", "json")).data
+    assert results["results"]["rewardMean"] == 0.9
+    where = await clotho("run", "export", "first", "-o", "json")
+    assert msgspec.json.decode(where.out)["path"] == "/var/lib/clotho/checkpoints/100"
+    refused = await clotho("run", "stop", "first")
+    assert refused.code == 4
+    assert "is Completed and cannot be stopped" in refused.err
+
+
+async def test_suspend_resume_and_stop(
+    clotho: Clotho, cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, manifest: str
+) -> None:
+    await clotho("run", "start", "-f", manifest)
+    await cluster.until_phase("Running", "first")
+    assert (await clotho("run", "stop", "first", "--suspend")).code == 0
+    await cluster.until_phase("Suspended", "first")
+    assert (await clotho("run", "resume", "first")).code == 0
+    await cluster.until_phase("Running", "first")
+    assert (await clotho("run", "stop", "first")).code == 0
+    watched = await clotho("run", "watch", "first")
+    assert watched.code == 1, "only a completed run is a success"
+    assert "Stopped" in watched.out
+
+
+async def test_refusals_are_one_line_with_a_code(clotho: Clotho, manifest: str) -> None:
+    assert (await clotho("run", "start", "-f", manifest)).code == 0
+    again = await clotho("run", "start", "-f", manifest)
+    assert (again.code, again.err.count("\n")) == (4, 1)
+    assert "already exists" in again.err
+    missing = await clotho("run", "status", "fisrt")
+    assert (missing.code, "did you mean first?" in missing.err) == (3, True)
+    late = await clotho("run", "watch", "first", "--timeout", "1")
+    assert late.code == 6
+    wrong = await clotho("run", "list", "--context", "nowhere")
+    assert wrong.code == 5
+    assert "'nowhere' is not one of" in wrong.err
+
+
+async def test_no_cluster_is_one_line_with_a_code(clotho: Clotho, tmp_path: Path) -> None:
+    config = yaml.safe_load(clotho.kubeconfig.read_text())
+    for each in config["clusters"]:
+        each["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    away = await Clotho(tmp_path / "config", clotho.namespace)("run", "list")
+    assert (away.code, away.err.count("\n")) == (5, 1)
+    checked = await Clotho(tmp_path / "config", clotho.namespace)("check")
+    assert checked.code == 1
+    assert "MISSING cluster" in checked.out
+
+
+async def test_a_dry_run_asks_the_api_server(clotho: Clotho, cluster: ClusterAccess, manifest: str) -> None:
+    dry = await clotho("run", "start", "-f", manifest, "--dry-run", "-o", "json")
+    assert dry.data["spec"]["training"]["learningRate"] == 4e-5, "the defaults are filled in"  # type: ignore[index]
+    assert await cluster.all("trainingruns") == []
+
+
+async def test_check_tells_an_administrator_from_a_guest(
+    clotho: Clotho, cluster: ClusterAccess, kubectl: Kubectl, operator: OperatorProcess, tmp_path: Path
+) -> None:
+    kubectl.in_namespace(clotho.namespace).run(
+        "create", "secret", "generic", "wandb", "--from-literal=WANDB_API_KEY=k3y"
+    )
+
+    async def leases() -> tuple[bool, list[Body]]:
+        found = await cluster.all("leases")
+        return bool(found), found
+
+    await eventually("an operator at work", leases)
+    well = await clotho("check", "--operator-namespace", clotho.namespace)
+    assert well.code == 0, well.out
+    assert "k3y" not in well.out
+    for line in ("ok      custom resources", "ok      operator", "ok      rights", "ok      WANDB_API_KEY"):
+        assert line in well.out
+    assert "-       TINKER_API_KEY: no Secret tinker" in well.out
+
+    kubectl.in_namespace(clotho.namespace).run("create", "serviceaccount", "guest")
+    token = kubectl.in_namespace(clotho.namespace).run("create", "token", "guest").strip()
+    config = yaml.safe_load(clotho.kubeconfig.read_text())
+    config["users"] = [{"name": each["name"], "user": {"token": token}} for each in config["users"]]
+    (tmp_path / "guest").write_text(yaml.safe_dump(config))
+    (tmp_path / "guest").chmod(0o600)
+    guest = Clotho(tmp_path / "guest", clotho.namespace)
+    poor = await guest("check")
+    assert poor.code == 1
+    assert "MISSING rights: not allowed: get trainingruns" in poor.out
+    refused = await guest("run", "list")
+    assert (refused.code, "clotho check" in refused.err) == (4, True)
+
+
+async def test_logs_are_marked_and_their_letters_harmless(
+    clotho: Clotho, cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, manifest: str
+) -> None:
+    """No kubelet answers here: what is missing is said for each pod, and nothing hangs."""
+    await clotho("run", "start", "-f", manifest)
+    await cluster.until_phase("Running", "first")
+    logs = await clotho("run", "logs", "first", "-c", "trainer")
+    assert logs.code == 0
+    assert logs.err.startswith("trainer: ")
+
+
+async def test_discovered_environments_are_taken_by_the_api_server(
+    clotho: Clotho, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    (tmp_path / "echo.py").write_text('class Echo(BaseEnv):\n    """Say it."""\n')
+    (tmp_path / "broken.py").write_text("class Broken(")
+    target = tmp_path / "out.yaml"
+    found = await clotho("env", "discover", str(tmp_path), "--config-map", "--write", str(target))
+    assert found.code == 0
+    assert "warning: " in found.err
+    kubectl.in_namespace(clotho.namespace).run("apply", "--filename", str(target))
+    listed = await clotho("env", "list")
+    assert listed.out.splitlines()[1].split()[0] == "echo"
+    unknown = await clotho("env", "describe", "ecko")
+    assert (unknown.code, "did you mean echo?" in unknown.err) == (3, True)
+
+
+async def test_a_policy_is_explained(clotho: Clotho, kubectl: Kubectl) -> None:
+    policy = {
+        "apiVersion": "clotho.dev/v1alpha1",
+        "kind": "TrainingPolicy",
+        "metadata": {"name": "lab"},
+        "spec": {"locked": {"training": {"steps": 2500}}, "limits": {"gpus": 1}},
+    }
+    kubectl.in_namespace(clotho.namespace).apply(policy)
+    told = await clotho("policy", "explain")
+    assert told.code == 0
+    assert ["training.steps", "2500"] in [line.split() for line in told.out.splitlines()]
