@@ -41,7 +41,7 @@ def plan(
     if isinstance(run, UnreadableRun):
         return plan_refusal(run, now)
     lookup = look_up(resumed(run), observed.environments)
-    ruling = rule(lookup.run, observed)
+    ruling = rule(run.spec, lookup.run, observed)
     situation = Situation(
         run=ruling.run,
         stored=run.status,

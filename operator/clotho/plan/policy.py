@@ -5,7 +5,7 @@ from msgspec import Struct
 
 from clotho.api.policy import Policy, combine, fill_in, violations
 from clotho.api.status import PolicyInForce
-from clotho.api.training_run import TrainingRun
+from clotho.api.training_run import TrainingRun, TrainingRunSpec
 from clotho.plan.model import Observed
 
 
@@ -15,8 +15,12 @@ class Ruling(Struct, frozen=True, kw_only=True):
     violations: tuple[str, ...] = ()
 
 
-def rule(run: TrainingRun, observed: Observed) -> Ruling:
-    """A run lives under the policies that it was started under: a later change neither kills nor changes it."""
+def rule(asked: TrainingRunSpec, run: TrainingRun, observed: Observed) -> Ruling:
+    """A run lives under the policies that it was started under: a later change neither kills nor changes it.
+
+    `asked` is what its author wrote, `run` has what its Environments add: their settings give way to locked ones, but
+    their images are as limited as the author's.
+    """
     policy = run.status.policy if has_begun(run, observed) else present_policy(observed)
     if policy is None:
         return Ruling(run=run)
@@ -25,7 +29,8 @@ def rule(run: TrainingRun, observed: Observed) -> Ruling:
     except msgspec.ValidationError as error:
         return Ruling(run=run, policy=policy, violations=(f"the locked fields cannot be filled in: {error}",))
     in_force = policy.in_force if isinstance(policy, Policy) else policy
-    return Ruling(run=filled, policy=in_force, violations=violations(run.spec, policy))
+    wrong = (*violations(asked, policy), *violations(filled.spec, policy))
+    return Ruling(run=filled, policy=in_force, violations=tuple(dict.fromkeys(wrong)))
 
 
 def present_policy(observed: Observed) -> Policy | None:

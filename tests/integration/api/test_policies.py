@@ -264,7 +264,7 @@ def specs(draw: st.DrawFn) -> Body:
         spec[section] = spec.get(section, {}) | fields if isinstance(fields, dict) else fields
     if "tracking" in spec:
         spec["tracking"]["wandb"]["secretName"] = "wandb"
-    image = draw(st.sampled_from(["", "ghcr.io/team/e", "docker.io/e"]))
+    image = draw(st.sampled_from(["", "ghcr.io/team/e", "ghcr-io/team/e", "docker.io/e"]))
     replicas = draw(st.integers(0, 4))
     template = draw(st.sampled_from(POOL["trainer.template"]))
     environment = {"name": "e", "replicas": replicas, "config": {"group_size": 4} | config, "template": template}

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from clotho.api.environment import Environment
+from clotho.api.environment import parse as parse_environment
 from clotho.api.status import PolicyInForce, TrainingRunStatus
 from clotho.api.training_policy import AnyPolicy, parse
 from clotho.api.training_run import TrainingRun
@@ -38,6 +40,34 @@ def test_a_run_that_goes_against_a_policy_is_refused_with_everything_at_once() -
         assert words in message
     assert world.pods == {}
     assert world.now_status.policy is None
+
+
+def test_what_an_environment_brings_along_gives_way_or_is_limited() -> None:
+    asked = {"environments": [{"name": "letters", "environmentName": "shelf"}]}
+    world = governed(policy(locked={"environmentConfig": {"level": 1}}, limits={"images": ["ours/*"]}), **asked)
+    world.environments = {"shelf": shelved(config={"level": 2, "group_size": 8}, image="ours/x")}
+    world.settle()
+    assert accepted(world)[0] == "True"
+    world = governed(policy(limits={"images": ["ours/*"]}), **asked)
+    world.environments = {"shelf": shelved(image="theirs/x")}
+    world.settle()
+    assert "environments.letters.image: theirs/x is not among the images of TrainingPolicy team" in accepted(world)[1]
+
+
+def shelved(**spec: Any) -> Environment:
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "Described",
+        "message": "",
+        "lastTransitionTime": "2026-11-01T12:00:00Z",
+        "observedGeneration": 1,
+    }
+    fields = [{"name": "level", "type": "integer"}, {"name": "group_size", "type": "integer", "default": 8}]
+    status = {"observedGeneration": 1, "conditions": [ready], "fields": fields}
+    found = parse_environment({"metadata": {"name": "shelf", "generation": 1}, "spec": spec, "status": status})
+    assert isinstance(found, Environment)
+    return found
 
 
 def test_a_refused_run_starts_once_the_policy_allows_it() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from clotho.api.environment import AnyEnvironment
 from clotho.api.names import COMPONENT_LABEL, FINGERPRINT_ANNOTATION
 from clotho.api.status import TrainingRunStatus
 from clotho.api.training_policy import AnyPolicy
@@ -41,6 +42,7 @@ class World:
         self.pods: dict[str, Body] = {}
         self.objects: dict[ObjectKey, ObjectSeen] = {}
         self.probes = Probes()
+        self.environments: dict[str, AnyEnvironment] = {}
         self.policies: tuple[AnyPolicy, ...] = ()
         self.runs_ahead = 0
         self.is_deleted = False
@@ -74,11 +76,12 @@ class World:
             pods=tuple(parse_pod(pod) for pod in self.pods.values()),
             objects=dict(self.objects),
             probes=self.probes,
+            environments=self.environments,
             policies=self.policies,
             runs_ahead=self.runs_ahead,
         )
 
-    def plan(self) -> Plan:
+    def plan(self) -> Plan[TrainingRunStatus]:
         return plan(self.run, self.observed, self.now, self.settings)
 
     @property
@@ -91,11 +94,11 @@ class World:
 
     # What the operator does.
 
-    def reconcile(self) -> Plan:
+    def reconcile(self) -> Plan[TrainingRunStatus]:
         """One pass, all of it."""
         return self.carry_out(self.plan())
 
-    def carry_out(self, wanted: Plan, writes: int | None = None) -> Plan:
+    def carry_out(self, wanted: Plan[TrainingRunStatus], writes: int | None = None) -> Plan[TrainingRunStatus]:
         """`writes`: how many of them happen before the operator is killed."""
         for count, action in enumerate(wanted.actions):
             if writes is not None and count >= writes:
