@@ -21,10 +21,9 @@ Advance = Callable[[int], None]
 
 
 class OllamaServer:
-    def __init__(self, settings: Ollama, *, pause: float = _PAUSE) -> None:
+    def __init__(self, settings: Ollama) -> None:
         self._url = settings.url.rstrip("/")
         self._name = settings.name
-        self._pause = pause
 
     async def register(self, folder: Path, file: ExportedFile, talk: Conversation, advance: Advance) -> None:
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
@@ -99,7 +98,7 @@ class OllamaServer:
                 if not left:
                     said = str(error) or type(error).__name__
                     raise TrainerError("DependencyUnavailable", f"Ollama at {self._url}: {said}") from error
-            await asyncio.sleep(self._pause)
+            await asyncio.sleep(_PAUSE)
 
 
 async def _read(path: Path, advance: Advance) -> AsyncIterator[bytes]:
