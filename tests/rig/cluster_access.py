@@ -28,7 +28,7 @@ class ClusterAccess:
 
     def folder(self, plural: str) -> str:
         root = {
-            "trainingruns": RUNS,
+            **dict.fromkeys(("trainingruns", "environments", "inferencetests", "trainingpolicies"), RUNS),
             "networkpolicies": "/apis/networking.k8s.io/v1",
             "poddisruptionbudgets": "/apis/policy/v1",
             "leases": "/apis/coordination.k8s.io/v1",

@@ -14,7 +14,7 @@ from rig.cluster_access import Body, ClusterAccess, component
 
 _NETWORK = 64 + os.getpid() % 128  # two test sessions at once do not meet
 _addresses = itertools.count(2)
-PORTS = (8000, 8001, 8002)
+PORTS = (8000, 8001, 8002, 8003)
 
 
 class FakeKubelet:
@@ -31,6 +31,7 @@ class FakeKubelet:
         self.may_finish: Callable[[Body], bool] = lambda _: True
         self.progress: Body = {"state": "training", "step": 1, "totalSteps": 100, "registered": True, "serving": True}
         self.queue: Body = {"current_step": 1, "queue_size": 0, "environments": [{"name": "letters"}]}
+        self.description: Body = {"name": "letters", "className": "Letters", "fields": []}
         self.silent: set[int] = set()  # ports that refuse to answer
         self.ended: list[str] = []  # components, in the order in which they ended after a deletion
         self.trainers_seen_together = 0
@@ -108,6 +109,7 @@ class FakeKubelet:
         app.router.add_get("/progress", self._answer(8002, lambda: self.progress))
         app.router.add_get("/status", self._answer(8000, lambda: self.queue))
         app.router.add_get("/health", self._answer(8001, lambda: {}))
+        app.router.add_get("/description", self._answer(8003, lambda: self.description))
         server = web.AppRunner(app, access_log=None)
         await server.setup()
         for port in PORTS:

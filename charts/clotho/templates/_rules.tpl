@@ -1,14 +1,14 @@
 {{/* What the operator asks of the Kubernetes API where runs live, no more: tests compare it with the API server's audit log. */}}
 {{- define "clotho.runRules" -}}
 - apiGroups: [clotho.dev]
-  resources: [trainingruns]
+  resources: [trainingruns, inferencetests]
   verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
 - apiGroups: [clotho.dev]
-  resources: [trainingruns/status]
-  verbs: [update]
-- apiGroups: [clotho.dev]
-  resources: [trainingpolicies]
+  resources: [environments, trainingpolicies]
   verbs: [get, list, watch]
+- apiGroups: [clotho.dev]
+  resources: [trainingruns/status, environments/status, inferencetests/status]
+  verbs: [update]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
@@ -27,6 +27,9 @@
 - apiGroups: [""]
   resources: [secrets] # never listed: only those that the operator made, by name
   verbs: [get, create, patch]
+- apiGroups: [""]
+  resources: [configmaps] # never listed: only those that an Environment names, to see whether its files have changed
+  verbs: [get]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

@@ -68,8 +68,8 @@ def _schema(definition: Definition) -> Schema:
 def _status(definition: Definition, kind: type) -> Schema:
     status = without_defaults(schema_of(kind))
     status["default"] = definition.fresh
-    for name in definition.zeroes:
-        status["properties"][name]["default"] = 0
+    for name, value in definition.always.items():
+        status["properties"][name]["default"] = value
     return status
 
 

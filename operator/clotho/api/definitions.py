@@ -29,7 +29,7 @@ class Definition(Struct, frozen=True, kw_only=True):
     columns: tuple[Schema, ...]
     rules: Mapping[str, tuple[rules.Rule, ...]]
     fresh: dict[str, Any] = field(default_factory=lambda: {"observedGeneration": -1})
-    zeroes: tuple[str, ...] = ()  # fields of the status whose column should say 0 instead of nothing
+    always: dict[str, Any] = field(default_factory=dict)  # what a status says where it says nothing: no blank columns
 
 
 def _column(name: str, kind: str, path: str, **more: object) -> Schema:
@@ -63,7 +63,7 @@ TRAINING_RUN: Final = Definition(
     ),
     rules=rules.RULES,
     fresh={"observedGeneration": -1, "phase": "Pending"},
-    zeroes=("restarts",),
+    always={"phase": "Pending", "restarts": 0},
 )
 ENVIRONMENT: Final = Definition(
     kind=names.ENVIRONMENT_KIND,
@@ -101,6 +101,7 @@ INFERENCE_TEST: Final = Definition(
     ),
     rules=inference_test.RULES,
     fresh={"observedGeneration": -1, "phase": "Pending"},
+    always={"phase": "Pending"},
 )
 TRAINING_POLICY: Final = Definition(
     kind=names.POLICY_KIND,

@@ -86,7 +86,7 @@ TestPhase = Literal["Pending", "Running", "Completed", "Failed"]
 FINISHED: Final[frozenset[TestPhase]] = frozenset({"Completed", "Failed"})
 
 
-class ModelResult(StatusPart, frozen=True):
+class ModelResult(StatusPart, frozen=True, omit_defaults=False):
     """How one model did."""
 
     name: Annotated[str, Meta(description="The model.")]
@@ -95,9 +95,9 @@ class ModelResult(StatusPart, frozen=True):
     steps_tested: Annotated[int, Meta(description="Groups made.")] = 0
     completions: Annotated[int, Meta(description="Completions scored.")] = 0
     correct: Annotated[int, Meta(description="Completions with a score above 0.")] = 0
-    accuracy: Annotated[float | None, Meta(description="correct / completions.")] = None
+    accuracy: Annotated[float, Meta(description="correct / completions.")] = 0.0
     steps_with_correct: Annotated[int, Meta(description="Groups with at least one correct completion.")] = 0
-    step_success_rate: Annotated[float | None, Meta(description="stepsWithCorrect / stepsTested.")] = None
+    step_success_rate: Annotated[float, Meta(description="stepsWithCorrect / stepsTested.")] = 0.0
     error: Annotated[str, Meta(description="What went wrong, with the end of what the environment printed.")] = ""
 
     @property

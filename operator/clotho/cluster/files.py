@@ -7,7 +7,6 @@ import msgspec
 from msgspec import Struct, field
 
 from clotho.cluster.client import ApiClient
-from clotho.cluster.kinds import RESOURCES
 from clotho.cluster.outcomes import NotFound
 
 
@@ -21,7 +20,7 @@ async def files_hash(client: ApiClient, namespace: str, name: str) -> str | None
     if not name:
         return ""
     try:
-        found = await client.get(RESOURCES["ConfigMap"].path(namespace, name), _ConfigMap)
+        found = await client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}", _ConfigMap)
     except NotFound:
         return None
     contents = msgspec.json.encode([found.data, found.binary_data], order="sorted")

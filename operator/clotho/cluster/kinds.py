@@ -37,7 +37,6 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
         Resource(kind="Pod", group="", version="v1", plural="pods"),
         Resource(kind="Service", group="", version="v1", plural="services"),
         Resource(kind="Secret", group="", version="v1", plural="secrets"),
-        Resource(kind="ConfigMap", group="", version="v1", plural="configmaps"),
         Resource(kind="PersistentVolumeClaim", group="", version="v1", plural="persistentvolumeclaims"),
         Resource(kind="NetworkPolicy", group="networking.k8s.io", version="v1", plural="networkpolicies"),
         Resource(kind="PodDisruptionBudget", group="policy", version="v1", plural="poddisruptionbudgets"),
@@ -45,7 +44,7 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
 }
 # Of our own group, all of them; listed in this order, so that a run is never seen without what it depends on.
 WATCHED_KINDS: Final[tuple[Kind, ...]] = ("TrainingPolicy", "Environment", "InferenceTest", "TrainingRun")
-# Secrets and ConfigMaps are missing on purpose: some are read by name, nobody's are listed.
+# Secrets are missing on purpose: the operator may get those that it made, but lists nobody's.
 WATCHED_CHILDREN: Final[tuple[Kind, ...]] = (
     "Pod",
     "Service",

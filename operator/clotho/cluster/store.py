@@ -124,13 +124,18 @@ class Store:
             for each in self.runs_in(metadata.namespace):
                 self.changed(run_key(each.metadata))
             return
-        for key in (*_affected(kind, metadata), *self._users_of(kind, metadata)):
+        for key in _affected(kind, metadata):
+            self.changed(key)
+        if kind == "Environment":
+            self.announce_to_users(metadata)
+
+    def announce_to_users(self, environment: Metadata) -> None:
+        """Also after our own writes: what an Environment says matters to others than itself."""
+        for key in tuple(self._users_of(environment)):
             self.changed(key)
 
-    def _users_of(self, kind: Kind, metadata: Metadata) -> Iterator[Key]:
+    def _users_of(self, metadata: Metadata) -> Iterator[Key]:
         """Runs and tests that wait for what an Environment says; those under way do not ask again."""
-        if kind != "Environment":
-            return
         for run in self.runs_in(metadata.namespace):
             if isinstance(run, TrainingRun) and _asks_for(run, metadata.name):
                 yield key_of(run)

@@ -80,6 +80,8 @@ class Reconciler:
                 seen = await self._observer.observe_environment(key, owner)
                 described = plan_environment(owner, seen, datetime.now(UTC), self._settings)
                 await self._carry_out(owner, described)
+                if described.status is not None:
+                    self._store.announce_to_users(owner.metadata)
                 return described
             case InferenceTest() | UnreadableTest():
                 trial = await self._observer.observe_test(key, owner)

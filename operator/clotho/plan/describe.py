@@ -75,16 +75,21 @@ def _next_step(
         return _Step(conditions=ready("Described", _summary(status)), actions=actions)
     if pod is None:
         return _begin(environment, source, seen, settings)
-    if not pod.is_terminating and pod.fingerprint != describing.fingerprint(source):
+    if pod.is_terminating:
+        return _waiting(pod, now)
+    if pod.fingerprint != describing.fingerprint(source):  # whatever it says is not about this source
         return _Step(conditions=_describing(), actions=(delete_pod(pod),))
-    if pod.has_ended and not pod.is_terminating:
+    if pod.has_ended:
         return _after(pod, now)
     if seen.description is not None and seen.description.pod_uid == pod.uid and seen.description.answer is not None:
         found = bounded(seen.description.answer)
         return _Step(conditions=ready("Described", _summary(found)), description=found)
+    return _waiting(pod, now)
+
+
+def _waiting(pod: Pod, now: datetime) -> _Step:
     problem = pod_problem(_TITLE, pod, now)
-    waiting = on_the_way(problem.reason, problem.message) if problem is not None else _describing()
-    return _Step(conditions=waiting)
+    return _Step(conditions=on_the_way(problem.reason, problem.message) if problem is not None else _describing())
 
 
 def _is_of(described: Described | None, source: Described | None) -> bool:

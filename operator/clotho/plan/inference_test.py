@@ -147,8 +147,8 @@ def _result(before: ModelResult, pod: Pod) -> ModelResult:
     )
 
 
-def _share(part: int, whole: int) -> float | None:
-    return round(part / whole, 4) if whole > 0 else None
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 4) if whole > 0 else 0.0
 
 
 def _trouble(test: InferenceTest, pods: Mapping[int, Pod], results: tuple[ModelResult, ...], now: datetime) -> str:
@@ -219,8 +219,8 @@ def _subject(test: InferenceTest, environment: AnyEnvironment | None) -> testing
 def summarize(models: tuple[TestedModel, ...], results: tuple[ModelResult, ...]) -> TestSummary:
     tested = [result for result in results if result.steps_tested > 0]
     succeeded = sum(result.phase == "Completed" for result in results)
-    accuracies = [result.accuracy or 0.0 for result in tested]
-    best = max(tested, key=lambda result: result.accuracy or 0.0, default=None)
+    accuracies = [result.accuracy for result in tested]
+    best = max(tested, key=lambda result: result.accuracy, default=None)
     return TestSummary(
         requested=len(models),
         tested=len(tested),

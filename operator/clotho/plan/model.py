@@ -20,7 +20,6 @@ Kind = Literal[
     "Pod",
     "Service",
     "Secret",
-    "ConfigMap",
     "NetworkPolicy",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",

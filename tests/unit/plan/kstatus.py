@@ -1,13 +1,15 @@
-"""How Flux, Helm and others read an object's status (kstatus), for the parts that apply to a TrainingRun."""
+"""How Flux, Helm and others read an object's status (kstatus), for the parts that apply to ours."""
 
 from typing import Literal
 
+from clotho.api.environment import Environment
+from clotho.api.inference_test import InferenceTest
 from clotho.api.training_run import TrainingRun
 
 Verdict = Literal["Terminating", "InProgress", "Failed", "Current"]
 
 
-def kstatus(run: TrainingRun) -> Verdict:
+def kstatus(run: TrainingRun | Environment | InferenceTest) -> Verdict:
     if run.metadata.deletion_timestamp is not None:
         return "Terminating"
     if run.status.observed_generation != run.metadata.generation:
