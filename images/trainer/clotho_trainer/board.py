@@ -27,6 +27,8 @@ class Board:
         self.registry = CollectorRegistry()
         self.waiting_for = "the model to load"
         self.engine_problem: Callable[[], str | None] = lambda: None
+        self.on_report: Callable[[int, Mapping[str, float]], None] = lambda step, figures: None
+        self.figures: Mapping[str, float] = {}  # of the last step
         self._stall_seconds = stall_seconds
         self._clock = clock
         self._step_began: float | None = None
@@ -78,6 +80,8 @@ class Board:
             percent_correct=figures.get("percent_correct"),
         )
         self.update(history=self._remember(sample))
+        self.figures = figures
+        self.on_report(step, figures)
 
     def saved(self, checkpoint: CheckpointInfo) -> None:
         self.update(checkpoint=checkpoint)

@@ -105,7 +105,8 @@ class GroupTrainer(GRPOTrainer):
             return per_row.sum() / max(self.observed.tokens, 1)
         if kind == "sequence_mean":
             return (per_row / observed.sum(-1).clamp(min=1)).sum() / max(self.observed.rows, 1)
-        return per_row.sum() / (max(self.observed.rows, 1) * self.args.max_completion_length)
+        longest: int = self.args.max_completion_length
+        return per_row.sum() / (max(self.observed.rows, 1) * longest)
 
 
 def make_trainer(

@@ -82,6 +82,10 @@ class LocalBackend:
         )
 
     @property
+    def live(self) -> LiveWeights:
+        return self._live
+
+    @property
     def engine(self) -> Engine:
         return self._engine
 
@@ -108,11 +112,15 @@ class LocalBackend:
         return self._trainer.take_figures() | figures | _gpu_memory()
 
     def save(self, folder: Path) -> None:
+        self.save_model(folder)
+        with self._live.training():
+            torch.save(self._optimizer.state_dict(), folder / "optimizer.pt")
+            torch.save({"scaler": self._scaler.state_dict(), "random": _random_state()}, folder / "state.pt")
+
+    def save_model(self, folder: Path) -> None:
         with self._live.training():
             self._live.model.save_pretrained(folder, safe_serialization=True)
             self._live.tokenizer.save_pretrained(folder)
-            torch.save(self._optimizer.state_dict(), folder / "optimizer.pt")
-            torch.save({"scaler": self._scaler.state_dict(), "random": _random_state()}, folder / "state.pt")
 
     def restore(self, folder: Path, step: int) -> None:
         device = self._live.device

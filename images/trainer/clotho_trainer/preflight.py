@@ -1,19 +1,29 @@
 """What can be known to be wrong before anything heavy is loaded."""
 
 import logging
+from dataclasses import dataclass
 
 from msgspec import structs
 
 from clotho_contract.config import RunConfig
-from clotho_contract.inline import Inline, problems
+from clotho_contract.inline import NO_REWARD, Inline, problems
 from clotho_trainer.failures import TrainerError
 
 log = logging.getLogger(__name__)
 
 
-def checked(config: RunConfig) -> RunConfig:
+@dataclass(frozen=True)
+class Given:
+    """What comes from Python, beside the config."""
+
+    rewards: bool = False
+    tools: bool = False
+
+
+def checked(config: RunConfig, given: Given | None = None) -> RunConfig:
     """The config as it is trained; raises what is wrong with it, notes what is adjusted."""
     if config.inline is not None:
+        _check_inline(config, config.inline, given or Given())
         config = _fit_batch(config, config.inline)
     check(config)
     return config
@@ -21,8 +31,6 @@ def checked(config: RunConfig) -> RunConfig:
 
 def check(config: RunConfig) -> None:
     training = config.training
-    if config.inline is not None:
-        _check_inline(config, config.inline)
     _check_vllm(config)
     for environment in config.environments:
         size = environment.group_size
@@ -47,12 +55,13 @@ def check(config: RunConfig) -> None:
         )
 
 
-def _check_inline(config: RunConfig, inline: Inline) -> None:
+def _check_inline(config: RunConfig, inline: Inline, given: Given) -> None:
     if config.environments:
         raise TrainerError("InvalidConfig", "a run has either environments or inline, not both")
     for problem in problems(inline):
-        raise TrainerError("InvalidConfig", problem)
-    if config.training.world_model.coefficient and inline.tools is None:
+        if not (problem == NO_REWARD and given.rewards):
+            raise TrainerError("InvalidConfig", problem)
+    if config.training.world_model.coefficient and inline.tools is None and not given.tools:
         raise TrainerError(
             "InvalidConfig",
             "training.worldModel.coefficient: without inline.tools there are no tool results to learn from; "

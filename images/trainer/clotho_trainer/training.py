@@ -64,7 +64,8 @@ class Training:
         self._board.engine_problem = self.backend.engine.problem
         self._board.update(wandb_url=self._tracker.url)
 
-    async def run(self, stop: asyncio.Event) -> Termination:
+    async def run(self, stop: asyncio.Event, *, shows_bar: bool = False) -> Termination:
+        """The bar is there on a terminal anyway."""
         exit_code = 1
         try:
             self._board.waiting_for = self._source.opening
@@ -81,7 +82,7 @@ class Training:
                 self._tracker,
                 self._executor,
             )
-            async with follow(self._board):
+            async with follow(self._board, shows_bar or sys.stdout.isatty()):
                 termination = await loop.run(stop)
             exit_code = 0
         finally:

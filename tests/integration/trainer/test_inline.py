@@ -1,77 +1,78 @@
-"""Runs without environments: a dataset and the user's Python, in a whole trainer of this process."""
+"""Runs without environments learn: from rewards alone, with a tool, and with a world model of the tool's answers."""
 
-import json
-import textwrap
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
-from msgspec import structs
 
-from clotho_contract.config import RunConfig, render
-from clotho_contract.inline import Code, Dataset, Inline, Measure, RewardFunction, Rewards
-from clotho_contract.settings import Loss
-from clotho_trainer.app import Options, train
-from integration.trainer.ports import free_port
-from integration.trainer.tiny import config
+from clotho_trainer import TrainingResult, train
+from integration.trainer import tool_model
 
-REWARDS = """
-    def share(output, expected):
-        return sum(letter == expected for letter in output) / 8
-
-    def short(completions, **_):
-        return [float(len(text) <= 8) for text in completions]
-
-    def raises(output, expected):
-        return {}["missing"]
-
-    def not_a_number(output, expected):
-        return float("nan")
-
-    def too_few(completions, **_):
-        return [1.0]
-
-    def vague(output):
-        return 0.5
-"""
+LETTERS = [{"prompt": f"{letter}>", "expected": letter} for letter in "abcdefgh"]
+SUMS = [{"prompt": prompt, "expected": number} for number, prompt in enumerate(tool_model.PROMPTS)]
 
 
-@pytest.fixture(autouse=True)
-def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CLOTHO_TOKEN", raising=False)
-    monkeypatch.setenv("CLOTHO_DATA", str(tmp_path / "data"))
-
-
-def options(settings: RunConfig, tmp_path: Path) -> Options:
-    path = tmp_path / "run.yaml"
-    path.write_text(render(settings))
-    return Options(path, "127.0.0.1", free_port(), free_port())
-
-
-def letters(tmp_path: Path, **changes: Any) -> Inline:
-    (tmp_path / "code").mkdir(exist_ok=True)
-    module = f"rewards_{tmp_path.name}"  # modules are imported once a process
-    (tmp_path / "code" / f"{module}.py").write_text(textwrap.dedent(REWARDS))
-    data = tmp_path / "train.jsonl"
-    data.write_text("".join(json.dumps({"prompt": f"{c}>", "expected": c}) + "\n" for c in "abcdefgh"))
-    fields: dict[str, Any] = {
-        "dataset": Dataset(path=str(data)),
-        "code": Code(path=str(tmp_path / "code")),
-        "rewards": Rewards(measures=(Measure(name="share", entry=f"{module}:share"),)),
-        "group_size": 8,
-        "max_completion_tokens": 8,
+def run(model: Path, *, steps: int, batch: int, tokens: int, **training: Any) -> dict[str, Any]:
+    return {
+        "model": {"name": str(model), "dtype": "float32"},
+        "inline": {"groupSize": 8, "maxCompletionTokens": tokens},
+        "training": {
+            "steps": steps,
+            "batchSize": batch,
+            "maxTokens": 64,
+            "learningRate": 0.01,
+            "gradientCheckpointing": False,
+            "lora": {"rank": 8, "alpha": 16},
+            "loss": {"entropyCoefficient": 0.05},
+            **training,
+        },
     }
-    return Inline(**(fields | changes))
 
 
-def run(model: Path, inline: Inline, **training: Any) -> RunConfig:
-    fields: dict[str, Any] = {"batch_size": 64, "loss": Loss(entropy_coefficient=0.05)}
-    return structs.replace(config(model, **(fields | training)), inline=inline)
+def rise(result: TrainingResult, figure: str = "reward/mean") -> tuple[float, float]:
+    values = [step[figure] for step in result.metrics]
+    return fmean(values[:3]), fmean(values[-5:])
 
 
-async def test_reward_rises(model: Path, tmp_path: Path) -> None:
-    end = await train(options(run(model, letters(tmp_path), steps=60), tmp_path))
-    assert (end.reason, end.step) == ("Finished", 60), end.message
-    assert end.progress is not None
-    rewards = [sample.reward_mean or 0.0 for sample in end.progress.history]
-    assert rewards[-1] > max(0.6, 2 * rewards[0])
+def share(output: str, expected: str) -> float:
+    return sum(letter == expected for letter in output) / 8
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("speaker") / "model"
+    tool_model.write(folder)
+    return folder
+
+
+def test_rewards_alone_teach(model: Path, tmp_path: Path) -> None:
+    result = train(run(model, steps=45, batch=64, tokens=8), dataset=LETTERS, rewards=[share], output=tmp_path)
+    before, after = rise(result)
+    print(before, after)
+    assert after > max(0.5, before + 0.4)
+    assert result.is_finished
+    assert result.final_loss is not None
+    wish = {"max_new_tokens": 8, "temperature": 0.0, "repetition_penalty": 1.0}
+    answers = {letter: result.generate(f"{letter}>", **wish) for letter in "abcdefgh"}
+    assert sum(answer.count(letter) >= 4 for letter, answer in answers.items()) >= 5, answers
+
+
+def test_the_policy_learns_to_use_its_tool(speaker: Path, tmp_path: Path) -> None:
+    settings = run(speaker, steps=25, batch=32, tokens=24)
+    result = train(settings, dataset=SUMS, rewards=[tool_model.right], tools=tool_model.Desk, output=tmp_path)
+    before, after = rise(result)
+    print(before, after, rise(result, "tools/calls_per_rollout"))
+    assert after > max(0.7, before + 0.2), "guessing is right once in nine times"
+    assert rise(result, "tools/calls_per_rollout")[1] > 0.8
+
+
+def test_the_world_model_learns_what_the_tool_answers(speaker: Path, tmp_path: Path) -> None:
+    echo = {"coefficient": 0.03, "normalization": "selected_tokens"}
+    settings = run(speaker, steps=25, batch=32, tokens=24, worldModel=echo)
+    result = train(settings, dataset=SUMS, rewards=[tool_model.right], tools=tool_model.Desk, output=tmp_path)
+    before, after = rise(result, "world_model_loss")
+    print(before, after, rise(result))
+    assert after < before * 0.8
+    assert rise(result)[1] > max(0.6, rise(result)[0]), "and the policy still learns"
+    assert rise(result, "tools/calls_per_rollout")[1] > 0.8

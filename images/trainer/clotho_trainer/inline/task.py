@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clotho_contract.inline import NO_REWARD, Inline, Tools
+from clotho_contract.inline import NO_REWARD, Inline
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inline import entries, records
 from clotho_trainer.inline.records import Record
@@ -31,9 +31,7 @@ class Task:
 
 def load(inline: Inline) -> Task:
     """Blocks while modules are imported and the dataset is read."""
-    folder = Path(inline.code.path)
-    rewards = _rewards(inline, folder)
-    conduct = _conduct(inline.tools, folder) if inline.tools else Conduct()
+    rewards, conduct = rewards_of(inline), conduct_of(inline)
     return make_task(records.read(inline.dataset, inline.instructions), rewards, conduct)
 
 
@@ -52,7 +50,8 @@ def make_task(dataset: Sequence[Record], rewards: Sequence[Reward], conduct: Con
     return Task(dataset, rewards, conduct, [tool.schema for tool in tools])
 
 
-def _rewards(inline: Inline, folder: Path) -> list[Reward]:
+def rewards_of(inline: Inline) -> list[Reward]:
+    folder = Path(inline.code.path)
     rewards: list[Reward] = []
     if inline.rewards.model:
         function = entries.load(inline.rewards.model, folder, "inline.rewards.model")
@@ -66,7 +65,10 @@ def _rewards(inline: Inline, folder: Path) -> list[Reward]:
     return rewards
 
 
-def _conduct(tools: Tools, folder: Path) -> Conduct:
+def conduct_of(inline: Inline) -> Conduct:
+    folder, tools = Path(inline.code.path), inline.tools
+    if tools is None:
+        return Conduct()
     if tools.environment:
         factory = entries.load(tools.environment, folder, "inline.tools.environment")
         return Conduct(environment=factory, max_iterations=tools.max_iterations)

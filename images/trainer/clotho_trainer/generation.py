@@ -1,0 +1,53 @@
+"""Answers of a trained policy for the person who trained it: whole texts, not samples for training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clotho_trainer.backend import Backend
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.inline.chat import Chat
+from clotho_trainer.inline.tool_calls import without_thought
+from clotho_trainer.inline.tools import Tool
+from clotho_trainer.local_backend import LocalBackend
+
+
+@dataclass(frozen=True)
+class Wish:
+    max_new_tokens: int = 256
+    temperature: float = 0.7  # 0 takes the likeliest token
+    repetition_penalty: float = 1.2
+    instructions: str = ""
+    tools: Sequence[Tool] = ()
+
+
+def local(backend: Backend) -> LocalBackend:
+    if not isinstance(backend, LocalBackend):
+        raise TrainerError("InvalidConfig", "the weights are with the Tinker service, not on this machine")
+    return backend
+
+
+def generate(backend: Backend, prompt: str | Sequence[Mapping[str, Any]], wish: Wish) -> str:
+    """Only the new tokens, and without the <think> block."""
+    live, tokenizer = local(backend).live, backend.tokenizer
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(each) for each in prompt]
+    if wish.instructions:
+        messages.insert(0, {"role": "system", "content": wish.instructions})
+    chat = Chat(tokenizer, backend.rules.end_tokens, [tool.schema for tool in wish.tools])
+    ids = torch.tensor([chat.prompt(messages)], device=live.device)
+    sampling: dict[str, Any] = {"do_sample": False}
+    if wish.temperature:
+        sampling = {"do_sample": True, "temperature": wish.temperature}
+    with live.decoding():
+        answer = live.model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=wish.max_new_tokens,
+            repetition_penalty=wish.repetition_penalty,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=sorted(backend.rules.end_tokens),
+            **sampling,
+        )
+    return without_thought(tokenizer.decode(answer[0, ids.shape[1] :], skip_special_tokens=True)).strip()

@@ -1,0 +1,216 @@
+"""Training from Python, without Kubernetes: the pod's own code on a laptop or in a notebook."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from inspect import isclass, iscoroutinefunction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clotho_contract import config as run_config
+from clotho_contract.config import RunConfig
+from clotho_contract.inline import Inline, Tools
+from clotho_contract.settings import Export, Ollama, Quantization
+from clotho_contract.termination import Termination
+from clotho_trainer import preflight
+from clotho_trainer.backend import Backend
+from clotho_trainer.board import Board
+from clotho_trainer.checkpoints import Checkpoints
+from clotho_trainer.failures import TrainerError, classify
+from clotho_trainer.inline import records
+from clotho_trainer.inline.rewards import Measure, Reward
+from clotho_trainer.inline.rollouts import Conduct
+from clotho_trainer.inline.source import InlineSource
+from clotho_trainer.inline.task import Task, conduct_of, make_task, rewards_of
+from clotho_trainer.inline.tools import tools_from
+from clotho_trainer.preflight import Given
+from clotho_trainer.training import Training
+
+Rewards = Mapping[str, Callable[..., Any]] | Sequence[Reward | Callable[..., Any]]
+
+_IN_MEMORY = "memory.jsonl"  # stands in the config for records that were given in Python
+
+
+@dataclass
+class TrainingResult:
+    """The trained policy, still in memory, and how it came about."""
+
+    metrics: list[dict[str, float]]  # one entry a step
+    is_finished: bool  # False when it was interrupted; training again with the same output goes on
+    message: str
+    checkpoint: Path
+    _backend: Backend = field(repr=False)
+
+    @property
+    def final_loss(self) -> float | None:
+        return self.metrics[-1].get("loss") if self.metrics else None
+
+    @property
+    def final_reward(self) -> float | None:
+        return self.metrics[-1].get("reward/mean") if self.metrics else None
+
+    def save_model(self, path: str | Path) -> Path:
+        """The adapter, or the full weights where those were trained, with the tokenizer."""
+        from clotho_trainer.generation import local
+
+        folder = Path(path)
+        local(self._backend).save_model(folder)
+        return folder
+
+    def generate(
+        self,
+        prompt: str | Sequence[Mapping[str, Any]],
+        *,
+        max_new_tokens: int = 256,
+        temperature: float = 0.7,
+        repetition_penalty: float = 1.2,
+        tools: Sequence[Any] = (),
+        instructions: str = "",
+    ) -> str:
+        """What the trained policy answers, without its thoughts."""
+        from clotho_trainer.generation import Wish, generate
+
+        wish = Wish(max_new_tokens, temperature, repetition_penalty, instructions, tools_from(list(tools), "tools"))
+        return generate(self._backend, prompt, wish)
+
+    def export(self, path: str | Path, *formats: str, quantization: Quantization = "q8_0") -> Path:
+        """Merged weights as `gguf` (unless told otherwise) or `safetensors`, from the last checkpoint."""
+        settings = _export_settings(formats or ("gguf",), quantization)
+        return self._export(Path(path), settings)
+
+    def to_ollama(
+        self,
+        name: str,
+        *,
+        quantization: Quantization = "q8_0",
+        url: str = "http://127.0.0.1:11434",
+        path: str | Path | None = None,
+    ) -> Path:
+        """A GGUF file with its Modelfile, registered under that name with an Ollama server."""
+        settings = msgspec.structs.replace(_export_settings(("gguf",), quantization), ollama=Ollama(url=url, name=name))
+        return self._export(Path(path) if path else self.checkpoint.parents[1] / "export", settings)
+
+    def _export(self, folder: Path, settings: Export) -> Path:
+        from clotho_trainer.export.run import export
+
+        export(self.checkpoint, folder, settings)
+        return folder
+
+
+def train(
+    run: RunConfig | Mapping[str, Any] | str | Path,
+    *,
+    dataset: Sequence[Mapping[str, Any]] | None = None,
+    rewards: Rewards = (),
+    tools: Any = None,
+    output: str | Path | None = None,
+) -> TrainingResult:
+    """Train as a run without environments would, and hand back the policy.
+
+    run      what `/etc/clotho/run.yaml` holds, as a file or as an object: model, training, inline, inference, wandb
+    dataset  records, instead of inline.dataset
+    rewards  functions `(output, expected) -> number` by name, beside those of inline.rewards
+    tools    functions or {schema, function} pairs; a class whose methods are the tools; or an async rollout function
+    output   folder for checkpoints; training that finds some there goes on from them
+    """
+    config = preflight.checked(_config(run), Given(rewards=bool(rewards), tools=tools is not None))
+    if config.inline is None:
+        raise TrainerError("InvalidConfig", "training from Python needs inline: a dataset and rewards")
+    task = _task(config.inline, dataset, rewards, tools)
+    folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="clotho-"))
+    return _Job(config, InlineSource(config, config.inline, task), folder).run()
+
+
+class _Job:
+    """In a thread of its own: notebooks have an event loop already."""
+
+    def __init__(self, config: RunConfig, source: InlineSource, folder: Path) -> None:
+        self._metrics: list[dict[str, float]] = []
+        self._board = Board(config.training.steps, config.stall_after_seconds)
+        self._board.on_report = lambda step, figures: self._metrics.append({"step": step, **figures})
+        self._checkpoints = Checkpoints(folder / "checkpoints", config.training.checkpoint.keep)
+        self._training = Training(config, lambda: config, source, self._checkpoints, self._board, folder)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+
+    def run(self) -> TrainingResult:
+        with ThreadPoolExecutor(1, thread_name_prefix="clotho") as executor:
+            running = executor.submit(asyncio.run, self._run())
+            try:
+                end = running.result()
+            except KeyboardInterrupt:  # finish the step and save, as a pod does
+                if self._loop is not None and self._stop is not None:
+                    self._loop.call_soon_threadsafe(self._stop.set)
+                end = running.result()
+        newest = self._checkpoints.newest()
+        if end.reason not in ("Finished", "Stopped") or newest is None:
+            raise TrainerError(end.reason, end.message)
+        finished = end.reason == "Finished"
+        return TrainingResult(self._metrics, finished, end.message, Path(newest.path), self._training.backend)
+
+    async def _run(self) -> Termination:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            await self._training.load()
+            try:
+                return await self._training.run(self._stop, shows_bar=True)
+            finally:
+                await self._training.close()
+        except Exception as error:
+            termination = classify(error, self._board.progress.step)
+            if termination.reason == "InternalError":
+                raise
+            return termination
+
+
+def _config(run: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
+    if isinstance(run, RunConfig):
+        return run
+    if isinstance(run, str | Path):
+        return run_config.load(Path(run))
+    inline = dict(run.get("inline", {}))
+    inline.setdefault("dataset", {})
+    if not {"path", "hub"} & set(inline["dataset"]):
+        inline["dataset"] = {**inline["dataset"], "path": _IN_MEMORY}
+    identity = {"name": "local", "namespace": "local", "id": "local"}  # only a cluster has others
+    return run_config.parse(msgspec.yaml.encode({"run": identity, **run, "inline": inline}), "run")
+
+
+def _task(inline: Inline, dataset: Sequence[Mapping[str, Any]] | None, rewards: Rewards, tools: Any) -> Task:
+    rows = (
+        records.read(inline.dataset, inline.instructions)
+        if dataset is None
+        else records.records_from(records.numbered(dataset), inline.dataset, inline.instructions)
+    )
+    conduct = conduct_of(inline) if tools is None else _conduct(tools, inline)
+    return make_task(rows, [*rewards_of(inline), *_rewards(rewards)], conduct)
+
+
+def _rewards(given: Rewards) -> list[Reward]:
+    if isinstance(given, Mapping):
+        return [Measure(name, function) for name, function in given.items()]
+    return [Measure(_name(each), each) if callable(each) else each for each in given]
+
+
+def _conduct(tools: Any, inline: Inline) -> Conduct:
+    iterations = inline.tools.max_iterations if inline.tools else Tools().max_iterations
+    if isclass(tools):
+        return Conduct(environment=tools, max_iterations=iterations)
+    if iscoroutinefunction(tools):
+        return Conduct(rollout=tools)
+    return Conduct(tools=tools_from(tools, "tools"), max_iterations=iterations)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _export_settings(formats: Sequence[str], quantization: Quantization) -> Export:
+    try:
+        return msgspec.convert({"formats": list(formats), "quantization": quantization}, Export)
+    except msgspec.ValidationError as error:
+        raise TrainerError("InvalidConfig", f"export: {error}") from error
