@@ -87,7 +87,8 @@ def test_crds_are_the_projects_and_stay_behind(render: Render) -> None:
     rendered = [item for item in render() if item["kind"] == "CustomResourceDefinition"]
     assert [item["spec"] for item in rendered] == [item["spec"] for item in ours]
     assert all(item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for item in rendered)
-    assert "annotations" not in one(render("crds.keep=false"), "CustomResourceDefinition")["metadata"]
+    loose = [item for item in render("crds.keep=false") if item["kind"] == "CustomResourceDefinition"]
+    assert not any("annotations" in item["metadata"] for item in loose)
     assert kinds(render("crds.enabled=false"))["CustomResourceDefinition"] == 0
 
 
@@ -168,10 +169,29 @@ def test_the_operators_pod_is_restricted(
     kubectl.in_namespace(namespace).run("create", "--dry-run=server", "--filename=-", stdin=yaml.safe_dump(pod))
 
 
-def test_viewers_and_editors_get_every_kind(render: Render) -> None:
-    plurals = [
+def test_viewers_see_every_kind_and_editors_change_all_but_policies(render: Render) -> None:
+    plurals = {
         yaml.safe_load(p.read_text())["spec"]["names"]["plural"] for p in (generate.ROOT / "crds").glob("*.yaml")
-    ]
-    for role in ("viewer", "editor"):
-        granted = [r for rule in one(render(), "ClusterRole", role)["rules"] for r in rule["resources"]]
-        assert sorted(granted) == sorted(plurals)
+    }
+    for role, granted in (
+        ("clotho-viewer", plurals),
+        ("clotho-editor", plurals - {"trainingpolicies"}),
+        ("clotho-policy-editor", {"trainingpolicies"}),
+    ):
+        rules = one(render(), "ClusterRole", role)["rules"]
+        assert {resource for rule in rules for resource in rule["resources"]} == granted
+    labels = one(render(), "ClusterRole", "clotho-policy-editor")["metadata"]["labels"]
+    assert not [label for label in labels if "aggregate" in label], "whoever starts runs must not lift their limits"
+
+
+def test_admission_follows_the_release(render: Render) -> None:
+    policy = one(render(), "ValidatingAdmissionPolicy")
+    ours = yaml.safe_load((generate.CHART / "files" / "admission" / "policy.yaml").read_text())
+    assert policy["spec"] == ours["spec"]
+    binding = one(render(), "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert "matchResources" not in binding["spec"]
+    confined = one(render("runs.namespaces={a,b}"), "ValidatingAdmissionPolicyBinding")["spec"]["matchResources"]
+    assert confined["namespaceSelector"]["matchExpressions"][0]["values"] == ["a", "b"]
+    off = kinds(render("admissionPolicy.enabled=false"))
+    assert off["ValidatingAdmissionPolicy"] == off["ValidatingAdmissionPolicyBinding"] == 0
