@@ -18,6 +18,8 @@ from trl.trainer.utils import pad
 
 from clotho_contract.settings import Training, WorldModel
 from clotho_trainer.batch import Observed, Row
+from clotho_trainer.fast.weights import why_not
+from clotho_trainer.logprob_head import completion_logprobs
 
 _CISPO_CLIP = 5.0  # CISPO clips the weight itself, so the small default of the ratio losses would stop it
 _MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
@@ -37,6 +39,7 @@ class GroupTrainer(GRPOTrainer):
     world_model: WorldModel = WorldModel()
     share: float = 1.0  # of the policy's loss in the step: micro-batches are not equally large
     observed: Observed = Observed()
+    has_plain_head: bool = False  # frozen and nothing but a matrix: its gradient has a closed form
     _inputs: Inputs
     _logprobs: torch.Tensor
 
@@ -47,6 +50,12 @@ class GroupTrainer(GRPOTrainer):
     def loss(self, inputs: Inputs) -> torch.Tensor:
         result: torch.Tensor = self.compute_loss(self.model, inputs)
         return result
+
+    def recompute_activations(self, wish: bool) -> None:
+        if wish:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        else:
+            self.model.gradient_checkpointing_disable()
 
     def plan_accumulation(self, micro_batches: int) -> None:
         """TRL divides by these; our loop decides them anew for every step."""
@@ -75,7 +84,11 @@ class GroupTrainer(GRPOTrainer):
         return logprobs
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        if self.has_plain_head:
+            with self.accelerator.autocast():
+                result = (*completion_logprobs(*args[:4], self.temperature), None)
+        else:
+            result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._logprobs = result[0]
         old = self._inputs["old_per_token_logps"]
         # Rows that came without log-probabilities count as sampled by the policy as it is now.
@@ -134,7 +147,7 @@ def make_trainer(
         entropy_coef=loss.entropy_coefficient,
         importance_sampling_level=loss.importance_sampling,
         temperature=temperature,
-        gradient_checkpointing=training.gradient_checkpointing,
+        gradient_checkpointing=bool(training.gradient_checkpointing),
         gradient_checkpointing_kwargs={"use_reentrant": False},
         seed=training.seed,
         report_to="none",
@@ -150,8 +163,8 @@ def make_trainer(
         peft_config=adapter,
     )
     trainer.world_model = training.world_model
-    if training.gradient_checkpointing:
-        trainer.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    trainer.has_plain_head = adapter is not None and not loss.entropy_coefficient and why_not(trainer.model) is None
+    trainer.recompute_activations(bool(training.gradient_checkpointing))
     return trainer
 
 

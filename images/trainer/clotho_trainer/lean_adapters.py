@@ -23,22 +23,24 @@ def lean(model: Any, dtype: torch.dtype) -> Undo:
     return undo
 
 
-def _plain_layers(model: Any) -> Iterator[tuple[Any, str]]:
+def plain_adapter(module: Any) -> str | None:
+    """The name of the one adapter of a LoRA layer that is nothing but W x + B A x; None of any other module."""
     try:
         from peft.tuners.lora import Linear
     except ImportError:
-        return
+        return None
+    if type(module) is not Linear or type(module.base_layer) is not torch.nn.Linear or module.merged:
+        return None
+    active = module.active_adapters
+    if len(active) != 1 or active[0] not in module.lora_A or module.lora_variant or module.lora_bias[active[0]]:
+        return None
+    return str(active[0])
+
+
+def _plain_layers(model: Any) -> Iterator[tuple[Any, str]]:
     for module in model.modules():
-        if type(module) is not Linear or type(module.base_layer) is not torch.nn.Linear or module.merged:
-            continue
-        active = module.active_adapters
-        if (
-            len(active) == 1
-            and active[0] in module.lora_A
-            and not module.lora_variant
-            and not module.lora_bias[active[0]]
-        ):
-            yield module, active[0]
+        if adapter := plain_adapter(module):
+            yield module, adapter
 
 
 def _forward(layer: Any, adapter: str, dtype: torch.dtype) -> Callable[..., torch.Tensor]:

@@ -18,6 +18,7 @@ class LiveWeights:
     def __init__(self, model: Any, tokenizer: Any, version: int = 0) -> None:
         self.model = model
         self.tokenizer = tokenizer
+        self.modules_decode = True  # False: decoding leaves the model's modules alone
         self.version = version  # optimiser steps in the weights; changes only inside `training()`
         self._turn = threading.Condition()
         self._holder: Mode | None = None
@@ -71,7 +72,7 @@ class LiveWeights:
                 self._turn.notify_all()
 
     def _switch(self, mode: Mode) -> None:
-        if mode == self._mode:
+        if mode == self._mode or (mode == "decoding" and not self.modules_decode):
             return
         self._mode = mode
         self.model.train(mode == "training")

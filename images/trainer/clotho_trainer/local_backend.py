@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from clotho_contract.config import RunConfig
-from clotho_trainer import grpo, policy
+from clotho_trainer import grpo, passes, policy
 from clotho_trainer.batch import Batch, Row, Rules, micro_batches
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
@@ -20,8 +20,6 @@ from clotho_trainer.live import LiveWeights
 from clotho_trainer.tokenizer import load_tokenizer
 
 log = logging.getLogger(__name__)
-
-_TOKENS_A_PASS = 16_384  # where the config leaves the micro-batch to us; halved whenever the GPU runs out of memory
 
 
 def _gpu_memory() -> dict[str, float]:
@@ -50,9 +48,14 @@ class LocalBackend:
         self._live = LiveWeights(self._trainer.model, tokenizer)
         self._optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()
         self._scaler = torch.amp.GradScaler(enabled=self._live.compute_dtype == torch.float16)
-        self._tokens_a_pass = _TOKENS_A_PASS
+        self._tokens_a_pass = passes.TOKENS
         self._rows_a_pass = training.micro_batch_size
+        self._keeps_activations = not training.gradient_checkpointing
         self._engine = choose_engine(config, self._live, self._end_tokens, work)
+        if self._live.device.type == "cuda":
+            self._plan_passes()
+            if not self._live.modules_decode and not training.lora.dropout:
+                passes.compile_layers(self._live.model, work / "compiled")
 
     @property
     def version(self) -> int:
@@ -160,6 +163,29 @@ class LocalBackend:
             return set_peft_model_state_dict(self._live.model, weights)
         return self._live.model.load_state_dict(weights, strict=False)  # tied weights are saved once
 
+    def _plan_passes(self) -> None:
+        """Activations are kept when they fit beside the weights and the cache, unless the config decides."""
+        if self._training.gradient_checkpointing is not None:
+            return
+        self._trainer.recompute_activations(False)
+        kept = passes.kept_bytes_per_token(self._live.model, self._trainer.accelerator.autocast)
+        fixed = self._rows_a_pass * self.rules.max_tokens or None
+        free = passes.free_memory()
+        plan = passes.plan(fixed_tokens=fixed, kept_bytes_per_token=kept, free=free)
+        self._recompute(not plan.keeps_activations)
+        self._tokens_a_pass = plan.tokens
+        log.info(
+            "activations are %s: %d tokens a pass, %.1f MiB each when kept, %.1f GiB free",
+            "kept" if plan.keeps_activations else "recomputed",
+            plan.tokens,
+            kept / 2**20,
+            free / 2**30,
+        )
+
+    def _recompute(self, wish: bool) -> None:
+        self._keeps_activations = not wish
+        self._trainer.recompute_activations(wish)
+
     def _accumulate_within_memory(self, batch: Batch) -> float:
         while True:
             try:
@@ -168,10 +194,13 @@ class LocalBackend:
                 self._optimizer.zero_grad(set_to_none=True)
                 self._trainer.take_figures()
                 torch.cuda.empty_cache()
-                if not self._shrink(batch):
+                if self._keeps_activations and self._training.gradient_checkpointing is None:
+                    self._recompute(True)
+                elif not self._shrink(batch):
                     raise
                 log.warning(
-                    "out of GPU memory: the step is repeated with %s a forward pass",
+                    "out of GPU memory: the step is repeated, activations %s, with %s a forward pass",
+                    "kept" if self._keeps_activations else "recomputed",
                     f"{self._rows_a_pass} sequences" if self._rows_a_pass else f"{self._tokens_a_pass} tokens",
                 )
 

@@ -1,14 +1,25 @@
 """Which engine serves the policy of a run."""
 
+import logging
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from clotho_contract.config import RunConfig
 from clotho_trainer.failures import TrainerError
+from clotho_trainer.fast import memory
+from clotho_trainer.fast.engine import PAGE_SIZE, FastEngine
+from clotho_trainer.fast.weights import PolicyWeights, why_not
 from clotho_trainer.inference.engine import Engine
 from clotho_trainer.inference.transformers_engine import TransformersEngine
 from clotho_trainer.inference.vllm_engine import VllmEngine
 from clotho_trainer.live import LiveWeights
 from clotho_trainer.policy import context_length
+
+log = logging.getLogger(__name__)
+
+_CPU_MEMORY = 4 * 2**30  # of which the cache takes its share where there is no GPU
 
 
 def choose_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[int], work: Path) -> Engine:
@@ -19,6 +30,63 @@ def choose_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[in
                 "InvalidConfig", "inference.engine vllm is fed with adapters: set training.lora.rank, or use auto"
             )
         return VllmEngine(config, live, work / "vllm", min(context, config.training.max_tokens))
+    if _wants_fast(config, live):
+        return _fast_engine(config, live, end_tokens, context)
     return TransformersEngine(
-        live, end_tokens, context=context, max_rows=config.inference.max_batch_size, seed=config.training.seed
+        live,
+        end_tokens,
+        context=context,
+        max_rows=config.inference.max_batch_size,
+        seed=config.training.seed,
+        drains=config.inference.weight_updates == "drained",
     )
+
+
+def _wants_fast(config: RunConfig, live: LiveWeights) -> bool:
+    wish = config.inference.engine
+    if wish == "transformers" or (wish == "auto" and live.device.type != "cuda"):
+        return False
+    problem = why_not(live.model)
+    if problem is None:
+        return True
+    if wish == "fast":
+        raise TrainerError("InvalidConfig", f"inference.engine fast cannot serve {config.model.name}: {problem}")
+    log.info("the transformers engine serves %s, not the fast one: %s", config.model.name, problem)
+    return False
+
+
+def _fast_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[int], context: int) -> FastEngine:
+    rows = config.inference.max_batch_size
+    weights = PolicyWeights(live.model, context)
+    total, used = _memory(live.device)
+    budget = memory.divide(
+        total=total,
+        used=used,
+        trainable=_trainable(live.model),
+        bytes_per_token=weights.cache_bytes_per_token,
+        rows=rows,
+        tokens_a_row=min(context, config.training.max_tokens),
+        page_size=PAGE_SIZE,
+    )
+    log.info("the fast engine serves %s; memory %s", config.model.name, budget)
+    return FastEngine(
+        live,
+        weights,
+        end_tokens,
+        pages=budget.pages,
+        max_rows=rows,
+        seed=config.training.seed,
+        drains=config.inference.weight_updates == "drained",
+    )
+
+
+def _memory(device: torch.device) -> tuple[int, int]:
+    if device.type != "cuda":
+        return _CPU_MEMORY, 0
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return total, total - free
+
+
+def _trainable(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

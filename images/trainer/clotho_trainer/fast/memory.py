@@ -1,0 +1,41 @@
+"""How the GPU's memory is divided between weights, optimiser, key-value cache and activations. Pure."""
+
+from dataclasses import dataclass
+
+_CACHE_SHARE = 0.4  # of what weights and optimiser leave; training needs the rest for activations
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Budget:
+    total: int
+    used: int  # by the weights and whatever else is there already
+    optimizer: int
+    cache: int
+    pages: int
+    page_size: int
+
+    @property
+    def activations(self) -> int:
+        return self.total - self.used - self.optimizer - self.cache
+
+    def __str__(self) -> str:
+        parts = {
+            "weights": self.used,
+            "optimiser": self.optimizer,
+            f"key-value cache of {self.pages * self.page_size} tokens": self.cache,
+            "activations": self.activations,
+        }
+        return f"{self.total / _GIB:.1f} GiB: " + ", ".join(f"{size / _GIB:.1f} {name}" for name, size in parts.items())
+
+
+def divide(
+    *, total: int, used: int, trainable: int, bytes_per_token: int, rows: int, tokens_a_row: int, page_size: int
+) -> Budget:
+    """As many pages as full batches can ever need, if they fit; at least enough for one sequence."""
+    optimizer = trainable * 12  # a gradient and two moments in float32
+    pages_a_row = -(-tokens_a_row // page_size)
+    page_bytes = page_size * bytes_per_token
+    affordable = int(max(total - used - optimizer, 0) * _CACHE_SHARE) // page_bytes
+    pages = max(min(rows * pages_a_row, affordable), pages_a_row) + 1
+    return Budget(total, used, optimizer, pages * page_bytes, pages, page_size)

@@ -1,0 +1,65 @@
+"""Log-probabilities of completions without padding, masks or stored logits; exact, and only for a frozen head."""
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+_CHUNK = 2048  # tokens whose logits exist at the same time
+
+
+class LogprobHead(torch.autograd.Function):
+    """log p(target) of a frozen head, and its entropy as a figure.
+
+    d log p / d hidden is (W[target] - softmax W) / temperature: it is computed with the forward pass, while the logits
+    are there, and the backward pass only scales it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs = torch.empty(len(targets), device=hidden.device)
+        entropies = torch.empty_like(logprobs)
+        slope = torch.empty_like(hidden)
+        for start in range(0, len(targets), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            logits = (hidden[part] @ weight.t()).float().div_(temperature)
+            total = logits.logsumexp(-1)
+            chosen = logits.gather(-1, targets[part, None]).squeeze(-1)
+            logprobs[part] = chosen - total
+            softmax = (logits - total[:, None]).exp_()
+            entropies[part] = total - torch.linalg.vecdot(softmax, logits)
+            if ctx.needs_input_grad[0]:
+                rows = functional.embedding(targets[part], weight)
+                slope[part] = torch.addmm(rows, softmax.to(weight.dtype), weight, alpha=-1)
+        ctx.save_for_backward(slope)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(entropies)
+        return logprobs, entropies
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        (slope,) = ctx.saved_tensors
+        return (slope * (gradients[0] / ctx.temperature)[:, None]).to(slope.dtype), None, None, None
+
+
+def completion_logprobs(
+    model: Any, ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the last `completion_tokens` columns; 0 where the mask is. Rows are moved to the left, so that their padding
+    is on the right, where causal attention never looks and needs no mask."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    starts, width = mask.argmax(1), int(mask.sum(1).max())
+    columns = (starts[:, None] + torch.arange(width, device=ids.device)).clamp(max=ids.shape[1] - 1)
+    hidden = inner.model(input_ids=ids.gather(1, columns), use_cache=False).last_hidden_state
+    rows, places = mask[:, -completion_tokens:].nonzero(as_tuple=True)
+    before = places + (ids.shape[1] - completion_tokens) - starts[rows] - 1
+    targets = ids[:, -completion_tokens:][rows, places]
+    weight = inner.lm_head.weight
+    with torch.autocast(ids.device.type, enabled=False):
+        values = LogprobHead.apply(hidden[rows, before].to(weight.dtype), weight, targets, temperature)  # type: ignore[no-untyped-call]
+    logprobs, entropies = (
+        torch.zeros(len(ids), completion_tokens, device=ids.device).index_put((rows, places), value) for value in values
+    )
+    return logprobs, entropies

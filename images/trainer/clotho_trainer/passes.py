@@ -1,0 +1,64 @@
+"""How a step is cut into passes through the model: compiled or not, activations kept or recomputed, how many tokens."""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+log = logging.getLogger(__name__)
+
+TOKENS = 16_384  # a pass, where the config leaves the micro-batch to us
+_FEWEST_KEPT = 4_096  # below this many tokens a pass, keeping costs more than recomputing
+_RESERVE = 6 * 2**30  # for logits, gradients and what the allocator cannot use
+_PROBE_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class Plan:
+    keeps_activations: bool
+    tokens: int
+
+
+def plan(*, fixed_tokens: int | None, kept_bytes_per_token: float, free: int) -> Plan:
+    """Keep when it fits. `fixed_tokens`: the config says how large a pass is, so only one size is tried."""
+    sizes = (
+        [fixed_tokens] if fixed_tokens else [TOKENS >> shift for shift in range(3) if TOKENS >> shift >= _FEWEST_KEPT]
+    )
+    for tokens in sizes:
+        if kept_bytes_per_token * tokens <= free - _RESERVE:
+            return Plan(keeps_activations=True, tokens=tokens)
+    return Plan(keeps_activations=False, tokens=sizes[0])
+
+
+def kept_bytes_per_token(model: Any, autocast: Callable[[], Any]) -> float:
+    """Measured with a small forward pass; compiled layers keep somewhat less."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    ids = torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device=model.device)
+    before = torch.cuda.memory_allocated()
+    with autocast():
+        hidden = inner.model(input_ids=ids, use_cache=False).last_hidden_state
+    kept = torch.cuda.memory_allocated() - before
+    del hidden
+    return kept / _PROBE_TOKENS
+
+
+def free_memory() -> int:
+    """What the allocator holds unused counts as free."""
+    free, _ = torch.cuda.mem_get_info()
+    return int(free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
+
+
+def compile_layers(model: Any, cache: Path) -> None:
+    """All layers share one compiled program. It is kept on the volume, so that a restart does not compile again."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
+    dynamo: Any = torch._dynamo.config
+    dynamo.recompile_limit = 64  # passes with and without adapters, of several shapes
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    for layer in inner.model.layers:
+        layer.compile()
+    log.info("the layers are compiled in the first step, which takes longer; see %s", cache)

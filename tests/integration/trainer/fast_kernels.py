@@ -1,0 +1,65 @@
+"""Compares every Triton kernel with its plain twin, in Triton's interpreter; run as a program of its own because the
+interpreter has to be chosen before Triton is imported."""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from clotho_trainer.fast import kernels
+from clotho_trainer.fast.plain import PlainOperations
+from clotho_trainer.fast.weights import PolicyWeights
+from integration.trainer.fast_policies import CONTEXT, policy
+
+ROWS, PAGE = 5, 16
+
+
+def compare(architecture: str) -> None:
+    weights = PolicyWeights(policy(architecture).model, CONTEXT)
+    weights.refresh()
+    ours, plain = kernels.TritonOperations(weights), PlainOperations(weights, 0)
+    layer, hidden = weights.layers[0], weights.embedding.shape[1]
+
+    residual, addition = torch.randn(ROWS, hidden), torch.randn(ROWS, hidden + 64)
+    residuals = [residual.clone(), residual.clone()]
+    same(*(do.add_and_norm(r, addition, layer.mlp_norm) for do, r in zip((ours, plain), residuals, strict=True)))
+    same(*residuals)
+    same(*(do.add_and_norm(residual.clone(), None, layer.mlp_norm) for do in (ours, plain)))
+
+    qkv = layer.qkv(residual)
+    positions = torch.tensor([0, 3, 16, 40, 63])
+    slots = torch.tensor([17, 35, 48, 90, 111])
+    caches = [torch.randn(9, weights.kv_heads, PAGE, weights.head_dim) for _ in range(2)]
+    stored = [[cache.clone() for cache in caches] for _ in range(2)]
+    queries = [
+        do.rotate_and_store(qkv, layer, positions, slots, *cache)
+        for do, cache in zip((ours, plain), stored, strict=True)
+    ]
+    same(*queries)
+    same(torch.stack(stored[0]), torch.stack(stored[1]))
+
+    gate_up = layer.gate_up(residual)
+    same(*(do.gated(gate_up, layer.gate_up.width) for do in (ours, plain)))
+
+    tables = torch.stack([torch.randperm(8)[:4] + 1 for _ in range(ROWS)]).int()
+    for kernels._PROGRAMS in (1, 40):  # one share of the keys a row, and several
+        same(*(do.attend(queries[0], *caches, positions, tables) for do in (ours, plain)))
+
+    logits = torch.randn(ROWS, 9000) * 3
+    seeds, temperatures = torch.arange(ROWS), torch.tensor([0.0, 0.0, 0.5, 1.0, 2.0])
+    tokens, logprobs = ours.sample(logits, temperatures, seeds, positions)
+    assert tokens[:2].tolist() == logits[:2].argmax(-1).tolist()
+    assert len(set(tokens.tolist())) == ROWS
+    scaled = logits / torch.where(temperatures > 0, temperatures, 1.0)[:, None]
+    same(logprobs, scaled.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1))
+
+
+def same(left: torch.Tensor, right: torch.Tensor) -> None:
+    torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
+
+
+if __name__ == "__main__":
+    for name in ("qwen3", "qwen2"):
+        with torch.no_grad():
+            compare(name)

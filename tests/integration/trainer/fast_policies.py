@@ -1,0 +1,85 @@
+"""Tiny policies of each architecture that the fast engine knows, with an adapter that matters, and what the Hugging
+Face modules make of them."""
+
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from clotho_trainer.fast.engine import FastEngine
+from clotho_trainer.fast.weights import PolicyWeights
+from clotho_trainer.inference.engine import Completion
+from clotho_trainer.live import LiveWeights
+from clotho_trainer.tiny_model import make_tokenizer
+
+CONTEXT = 96
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "qwen3": {"head_dim": 16},
+    "qwen2": {},  # biases on queries, keys and values
+    "llama": {"attention_bias": True, "mlp_bias": True, "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+    "mistral": {"sliding_window": None, "head_dim": 32},
+}
+
+
+def policy(architecture: str, *, adapts: str | list[str] | None = "all-linear") -> LiveWeights:
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    extra = dict(ARCHITECTURES[architecture])
+    if rope := extra.pop("rope_parameters", None):
+        extra["rope_parameters"] = {"rope_theta": 10_000.0} | rope
+    config = AutoConfig.for_model(
+        architecture,
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+        **extra,
+    )
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if adapts is not None:
+        model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules=adapts, task_type="CAUSAL_LM"))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name or "bias" in name or "norm" in name:
+            torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.1)
+    return LiveWeights(model, tokenizer)
+
+
+def engine(
+    live: LiveWeights, *, pages: int = 64, rows: int = 16, page_size: int = 16, drains: bool = False
+) -> FastEngine:
+    weights = PolicyWeights(live.model, CONTEXT)
+    ends = frozenset({live.tokenizer.eos_token_id})
+    return FastEngine(live, weights, ends, pages=pages, max_rows=rows, page_size=page_size, drains=drains)
+
+
+def reference_logprobs(
+    live: LiveWeights, prompt: tuple[int, ...], completion: Completion, temperature: float
+) -> list[float]:
+    ids = torch.tensor([[*prompt, *completion.tokens]])
+    with live.training(), torch.no_grad():
+        logits = live.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / (temperature or 1.0)
+    return logits.log_softmax(-1).gather(-1, ids[0, len(prompt) :, None]).squeeze(-1).tolist()
+
+
+def greedy(live: LiveWeights, prompt: tuple[int, ...], count: int) -> tuple[int, ...]:
+    tokens: list[int] = []
+    with live.training(), torch.no_grad():
+        for _ in range(count):
+            logits = live.model(input_ids=torch.tensor([[*prompt, *tokens]])).logits[0, -1]
+            tokens.append(int(logits.argmax()))
+    return tuple(tokens)
+
+
+def nudge(live: LiveWeights) -> None:
+    """What an optimiser step does: other adapters (or weights), the next version."""
+    with live.training(), torch.no_grad():
+        for parameter in live.model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter), alpha=0.05)
+        live.version += 1

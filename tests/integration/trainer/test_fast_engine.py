@@ -1,0 +1,198 @@
+"""The fast engine against the Hugging Face modules, on the CPU: the same numbers, whoever shares the batch."""
+
+import asyncio
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from clotho_trainer.fast.engine import FastEngine
+from clotho_trainer.fast.weights import why_not
+from clotho_trainer.inference.engine import Completion, Request, Sampling
+from clotho_trainer.live import LiveWeights
+from integration.trainer import fast_policies
+from integration.trainer.fast_policies import ARCHITECTURES, greedy, nudge, policy, reference_logprobs
+
+PROMPTS = [tuple(5 + (3 * index + 7 * length) % 50 for index in range(length)) for length in (2, 16, 9, 33, 1)]
+
+
+@asynccontextmanager
+async def serving(live: LiveWeights, **options: int | bool) -> AsyncIterator[FastEngine]:
+    engine = fast_policies.engine(live, **options)  # type: ignore[arg-type]
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def sample(engine: FastEngine, prompt: tuple[int, ...], **sampling: object) -> Completion:
+    return (await engine.generate(Request(prompt, Sampling(**sampling))))[0]  # type: ignore[arg-type]
+
+
+async def check_against_modules(live: LiveWeights, tolerance: float = 1e-5) -> None:
+    """Ragged prompts with common prefixes, sampled and greedy, in one batch."""
+    async with serving(live) as engine:
+        requests = [
+            Request(prompt, Sampling(max_tokens=20, temperature=t, ignore_end=True), n=2)
+            for prompt in PROMPTS
+            for t in (0.7, 0.0)
+        ]
+        answers = await asyncio.gather(*(engine.generate(request) for request in requests))
+    for request, completions in zip(requests, answers, strict=True):
+        temperature = request.sampling.temperature
+        for completion in completions:
+            assert len(completion.tokens) == 20
+            expected = reference_logprobs(live, request.prompt, completion, temperature)
+            assert completion.logprobs == pytest.approx(expected, abs=tolerance)
+            if temperature == 0:
+                assert completion.tokens == greedy(live, request.prompt, 20)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+async def test_log_probabilities_and_greedy_tokens_are_those_of_the_modules(architecture: str) -> None:
+    live = policy(architecture)
+    assert why_not(live.model) is None
+    await check_against_modules(live)
+
+
+@pytest.mark.parametrize("adapts", [["q_proj", "up_proj"], None], ids=["some layers adapted", "all weights trained"])
+async def test_it_serves_partly_adapted_and_fully_trained_models(adapts: list[str] | None) -> None:
+    live = policy("qwen3", adapts=adapts)
+    await check_against_modules(live)
+    nudge(live)
+    await check_against_modules(live)
+
+
+def test_the_kernels_give_the_same_numbers() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "integration.trainer.fast_kernels"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+async def test_samples_follow_the_distribution() -> None:
+    live = policy("qwen3")
+    async with serving(live, rows=256, pages=300) as engine:
+        completions = await engine.generate(Request((5, 6, 7), Sampling(max_tokens=2, ignore_end=True), n=2000))
+    commonest = Counter(completion.tokens[0] for completion in completions).most_common(1)[0][0]
+    followers = [completion for completion in completions if completion.tokens[0] == commonest]
+    for token, count in Counter(completion.tokens[1] for completion in followers).items():
+        expected = math.exp(next(c.logprobs[1] for c in followers if c.tokens[1] == token))
+        share, deviation = count / len(followers), (expected / len(followers)) ** 0.5
+        assert abs(share - expected) < 5 * deviation + 2 / len(followers)
+
+
+async def test_sequences_that_come_and_go_do_not_disturb_each_other() -> None:
+    live = policy("qwen3")
+    expected = [greedy(live, prompt, 4 + 7 * index) for index, prompt in enumerate(PROMPTS)]
+    async with serving(live, rows=3) as engine:
+
+        async def late(index: int) -> Completion:
+            for _ in range(index):
+                await sample(engine, (7,), max_tokens=1)
+            return await sample(engine, PROMPTS[index], max_tokens=4 + 7 * index, temperature=0.0, ignore_end=True)
+
+        together = await asyncio.gather(*(late(index) for index in range(len(PROMPTS))))
+    assert [completion.tokens for completion in together] == expected
+
+
+async def test_sequences_that_do_not_fit_the_cache_give_way_and_lose_nothing() -> None:
+    """Six pages of 16 tokens hold hardly two of these four sequences."""
+    live = policy("qwen3")
+    prompts = [prompt[:9] for prompt in PROMPTS[1:4]] + [PROMPTS[0]]
+    async with serving(live, pages=7) as engine:
+        answers = await asyncio.gather(
+            *(sample(engine, prompt, max_tokens=40, temperature=0.0, ignore_end=True) for prompt in prompts)
+        )
+        assert engine._pages.free == 6, "every page came back"
+    assert [answer.tokens for answer in answers] == [greedy(live, prompt, 40) for prompt in prompts]
+
+
+async def test_a_common_prompt_is_read_once_and_its_pages_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = policy("qwen3")
+    async with serving(live) as engine:
+        read: list[int] = []
+        decoder = engine._decoder
+        original = decoder.read
+
+        def watched(prompts: object, tables: object) -> object:
+            read.append(len(prompts))  # type: ignore[arg-type]
+            return original(prompts, tables)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(decoder, "read", watched)
+        prompt = PROMPTS[3]
+        completions = await engine.generate(Request(prompt, Sampling(max_tokens=8, ignore_end=True), n=8))
+    assert read == [1]
+    for completion in completions:
+        assert completion.logprobs == pytest.approx(reference_logprobs(live, prompt, completion, 1.0), abs=1e-5)
+
+
+async def test_stops() -> None:
+    live = policy("qwen3")
+    prompt = PROMPTS[2]
+    async with serving(live) as engine:
+        free = await sample(engine, prompt, max_tokens=20, temperature=0.0, ignore_end=True)
+        assert (len(free.tokens), free.finish_reason) == (20, "length")
+        token = free.tokens[11]
+        by_token = await sample(
+            engine, prompt, max_tokens=20, temperature=0.0, ignore_end=True, stop_tokens=frozenset({token})
+        )
+        assert by_token.finish_reason == "stop"
+        assert by_token.tokens == free.tokens[: free.tokens.index(token) + 1]
+        word = free.text[9:11]
+        by_text = await sample(engine, prompt, max_tokens=20, temperature=0.0, ignore_end=True, stop=(word,))
+        assert (by_text.finish_reason, by_text.stop_string) == ("stop", word)
+        assert by_text.text == free.text[: free.text.index(word)]
+        longer = await sample(engine, prompt, max_tokens=12, min_tokens=12)
+        assert len(longer.tokens) == 12
+        cut = await sample(engine, prompt, max_tokens=20, top_k=1, ignore_end=True)
+        assert cut.tokens == free.tokens
+    with pytest.raises(ValueError, match="the prompt has 96 tokens; the model's context is 96"):
+        await fast_policies.engine(live).generate(Request((5,) * 96, Sampling()))
+
+
+async def test_a_client_that_left_is_not_decoded_for() -> None:
+    live = policy("qwen3")
+    async with serving(live) as engine:
+        long = asyncio.create_task(engine.generate(Request((5, 6), Sampling(max_tokens=90, ignore_end=True), n=4)))
+        await asyncio.sleep(0)
+        await sample(engine, (5,), max_tokens=1)
+        long.cancel()
+        await sample(engine, (5,), max_tokens=2, ignore_end=True)
+        await sample(engine, (5,), max_tokens=2, ignore_end=True)
+        assert all(s.request.prompt != (5, 6) for s in engine._active)
+        assert engine._pages.free == 63
+
+
+@pytest.mark.parametrize("drains", [False, True])
+async def test_weights_that_change_under_a_sequence(drains: bool) -> None:
+    """Either the sequence goes on with the new ones and says so token by token, or it is finished first."""
+    live = policy("qwen3")
+    async with serving(live, drains=drains) as engine:
+        running = asyncio.create_task(engine.generate(Request((5, 6), Sampling(max_tokens=90, ignore_end=True), n=2)))
+        await asyncio.sleep(0)
+        await sample(engine, (5,), max_tokens=1)  # by now it has begun
+        await asyncio.to_thread(nudge, live)
+        after = await sample(engine, (5, 6), max_tokens=4, ignore_end=True)
+        completions = await running
+    assert after.version == 1
+    assert after.logprobs == pytest.approx(reference_logprobs(live, (5, 6), after, 1.0), abs=1e-5)
+    for completion in completions:
+        assert sum(count for _, count in completion.versions) == 90
+        versions = [version for version, _ in completion.versions]
+        assert versions == ([0] if drains else [0, 1])
+
+
+def test_what_it_cannot_serve_is_said() -> None:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 16}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    sliding = MistralForCausalLM(MistralConfig(**small, **heads, sliding_window=8))  # type: ignore[arg-type]
+    assert why_not(sliding) == "some layers attend to a sliding window"

@@ -1,0 +1,64 @@
+"""How memory is divided, and whether activations are kept."""
+
+import pytest
+
+from clotho_trainer.fast import memory
+from clotho_trainer.fast.pages import NoPagesLeftError, Pages
+from clotho_trainer.passes import Plan, plan
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("total", "rows", "tokens", "pages"),
+    [
+        (100 * GIB, 4, 200, 4 * 2 + 1),  # a full batch and the scrap page
+        (2 * GIB, 1000, 1000, 409 + 1),  # what two fifths of the rest hold
+        (GIB // 1000, 4, 1000, 8 + 1),  # never less than one sequence
+    ],
+)
+def test_the_cache_holds_a_full_batch_if_it_fits(total: int, rows: int, tokens: int, pages: int) -> None:
+    budget = memory.divide(
+        total=total,
+        used=total // 2,
+        trainable=0,
+        bytes_per_token=8192,
+        rows=rows,
+        tokens_a_row=tokens,
+        page_size=128,
+    )
+    assert budget.pages == pages
+    assert budget.used + budget.optimizer + budget.cache + budget.activations == total
+
+
+def test_the_division_is_one_line() -> None:
+    budget = memory.Budget(100 * GIB, 20 * GIB, 2 * GIB, 30 * GIB, 80, 128)
+    assert str(budget) == (
+        "100.0 GiB: 20.0 weights, 2.0 optimiser, 30.0 key-value cache of 10240 tokens, 48.0 activations"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fixed", "free", "expected"),
+    [
+        (None, 24 * GIB, Plan(keeps_activations=True, tokens=16384)),
+        (None, 16 * GIB, Plan(keeps_activations=True, tokens=8192)),
+        (None, 8 * GIB, Plan(keeps_activations=False, tokens=16384)),
+        (1000, 8 * GIB, Plan(keeps_activations=True, tokens=1000)),
+        (20_000, 24 * GIB, Plan(keeps_activations=False, tokens=20_000)),
+    ],
+)
+def test_activations_are_kept_when_they_fit(fixed: int | None, free: int, expected: Plan) -> None:
+    assert plan(fixed_tokens=fixed, kept_bytes_per_token=2**20, free=free) == expected
+
+
+def test_a_page_is_free_when_its_last_owner_gives_it_back() -> None:
+    pages = Pages(4)
+    mine = pages.take(2)
+    pages.share(mine[:1])
+    pages.give_back(mine)
+    assert pages.free == 2
+    pages.give_back(mine[:1])
+    assert sorted(pages.take(3)) == [1, 2, 3]
+    with pytest.raises(NoPagesLeftError):
+        pages.take(1)
