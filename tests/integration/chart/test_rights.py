@@ -14,7 +14,7 @@ from clotho.cluster.kinds import RESOURCES
 from clotho.cluster.store import Store
 from clotho.plan.model import ObjectKey
 from cluster.control_plane import ControlPlane
-from rig.cluster_access import ClusterAccess
+from rig.cluster_access import ClusterAccess, condition, eventually
 from rig.fake_kubelet import FakeKubelet
 
 ANSWERED = ("ResponseStarted", "ResponseComplete")
@@ -74,7 +74,7 @@ async def test_rights_are_exactly_what_is_used(
 
 
 async def live_through_everything(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
-    """A run with claims, a budget, a crash, more steps, more environments, an end, and its expiry."""
+    """A run with claims, a budget, a crash, more steps, an end, and its expiry; then the catalogue."""
     await cluster.create_run("r", storage={"retain": False}, trainer={"disruptionBudget": True})
     await cluster.until_phase("Running", "r")
     pod = next(p for p in await cluster.pods("r") if p["metadata"]["name"].endswith("-trainer"))
@@ -87,6 +87,28 @@ async def live_through_everything(cluster: ClusterAccess, kubelet: FakeKubelet) 
     await cluster.until_phase("Completed", "r")
     await cluster.change_run("r", ttlSecondsAfterFinished=0)
     await cluster.until_gone("trainingruns", "r")
+    await describe_and_try(cluster)
+
+
+async def describe_and_try(cluster: ClusterAccess) -> None:
+    """An environment with files of its own, and a test of it that expires."""
+
+    async def create(folder: str, **body: Any) -> None:
+        await cluster.client.create(cluster.folder(folder), body, dict[str, Any])
+
+    ours = {"apiVersion": "clotho.dev/v1alpha1"}
+    code = {"mine.py": "x = 1"}
+    await create("configmaps", apiVersion="v1", kind="ConfigMap", metadata={"name": "code"}, data=code)
+    await create("environments", **ours, kind="Environment", metadata={"name": "e"}, spec={"configMapName": "code"})
+
+    async def is_described() -> tuple[bool, dict[str, Any]]:
+        body = await cluster.get("environments", "e")
+        return condition(body, "Ready").get("status") == "True", body
+
+    await eventually("described", is_described)
+    spec = {"environmentName": "e", "ttlSecondsAfterFinished": 0, "config": {"unknown": 1}}  # it fails at once
+    await create("inferencetests", **ours, kind="InferenceTest", metadata={"name": "t"}, spec=spec)
+    await cluster.until_gone("inferencetests", "t")
 
 
 async def read_each_kind_again(kubeconfig: Path, namespace: str) -> None:
