@@ -1,6 +1,7 @@
 """`/etc/clotho/run.yaml`: one file, rendered by the operator, the same for every pod of a run. It holds no secrets."""
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +38,11 @@ class EnvironmentConfig(Settings, frozen=True):
     min_batch_allocation: Annotated[float, Meta(ge=0, le=1)] | None = None
     entry: str = ""  # what the environment image runs: a class, an Atropos file, `reasoning-gym:<task>`, ...
     config: dict[str, Any] = field(default_factory=dict)  # the environment's own fields, passed on untouched
+    locked: tuple[str, ...] = ()  # those of them that an administrator set for all environments
+
+    def config_for(self, known: Collection[str]) -> dict[str, Any]:
+        """A locked field concerns only environments that have it."""
+        return {name: value for name, value in self.config.items() if name in known or name not in self.locked}
 
     @property
     def group_size(self) -> int:

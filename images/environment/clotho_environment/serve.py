@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 async def serve(
     entry: NativeEntry, run: RunConfig, place: EnvironmentConfig, *, token: str, port: int, config_path: Path | None
 ) -> Termination:
-    environment = build(entry.kind, {**place.config, **entry.preset})
+    fields = place.config_for(entry.kind.config_class.model_fields)
+    environment = build(entry.kind, {**fields, **entry.preset})
     check_batch(run.training.batch_size, environment.config.group_size, place.name)
     telemetry = Telemetry()
     async with open_session(token) as inference, open_session(token, total_seconds=120) as trajectories:

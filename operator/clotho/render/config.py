@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
+from clotho.api.lockable import ENVIRONMENT_CONFIG
 from clotho.api.names import API_SERVER, TRAINER
 from clotho.api.training_run import EnvironmentSpec, InlineSpec, Storage, TrainingRun
 from clotho.render.names import host_name, run_id
@@ -17,7 +18,8 @@ from clotho_contract.settings import Model, Settings, Wandb
 
 def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
     spec, metadata = run.spec, run.metadata
-    wandb = spec.tracking.wandb
+    wandb, policy = spec.tracking.wandb, run.status.policy
+    locked = tuple(sorted(policy.locked.get(ENVIRONMENT_CONFIG, ()))) if policy is not None else ()
     return contract.RunConfig(
         run=contract.RunIdentity(name=metadata.name, namespace=metadata.namespace, id=run_id(metadata)),
         endpoints=contract.Endpoints(
@@ -26,7 +28,7 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
         ),
         model=_as(Model, spec.model),
         training=spec.training,
-        environments=tuple(_environment(environment) for environment in spec.environments),
+        environments=tuple(_environment(environment, locked) for environment in spec.environments),
         inline=spec.inline and _inline(spec.inline),
         export=spec.export,
         inference=spec.inference,
@@ -54,13 +56,14 @@ def _queue_limit(storage: Storage) -> int:
     return max(1, quantity_bytes(storage.api_server_size) * 2 // 5)
 
 
-def _environment(spec: EnvironmentSpec) -> contract.EnvironmentConfig:
+def _environment(spec: EnvironmentSpec, locked: tuple[str, ...]) -> contract.EnvironmentConfig:
     return contract.EnvironmentConfig(
         name=spec.name,
         weight=spec.weight,
         min_batch_allocation=spec.min_batch_allocation,
         entry=spec.entry or spec.name,
         config=spec.config,
+        locked=locked,
     )
 
 

@@ -1,15 +1,18 @@
 """What TrainingPolicies forbid, fill in and add up to."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from clotho.api.lockable import LEAVES
 from clotho.api.policy import Policy, combine, fill_in, violations
 from clotho.api.training_policy import AnyPolicy, TrainingPolicy, UnreadablePolicy, parse
 from clotho.api.training_run import TrainingRunSpec
 
+ROOT = Path(__file__).parents[3]
 Body = dict[str, Any]
 
 
@@ -236,3 +239,21 @@ def test_a_policy_reads_as_it_was_written() -> None:
     read = policy(locked=locked)
     assert isinstance(read, TrainingPolicy)
     assert read.locked == locked
+
+
+def test_the_example_locks_the_infrastructure_and_leaves_a_smallest_run_possible() -> None:
+    example = parse(yaml.safe_load((ROOT / "examples" / "training-policy.yaml").read_text()))
+    assert isinstance(example, TrainingPolicy)
+    rules = combine([example])
+    asked = run(training={"steps": 2500})
+    assert violations(asked, rules) == ()
+    filled = fill_in(asked, rules)
+    assert (filled.training.max_tokens, filled.training.checkpoint.every_steps, filled.training.lora.rank) == (
+        9000,
+        25,
+        32,
+    )
+    assert filled.tracking.wandb is not None
+    assert filled.tracking.wandb.project == "atropos-tinker"
+    assert filled.environments[0].config["max_token_length"] == 8192
+    assert "training.steps: 100 is not allowed, it is locked to 2500" in violations(run(), rules)[0]

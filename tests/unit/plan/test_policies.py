@@ -1,5 +1,6 @@
 """TrainingPolicies in the life of a run: refused, filled in, in the queue, and left alone once it lives."""
 
+import base64
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,9 @@ from clotho.api.environment import parse as parse_environment
 from clotho.api.status import PolicyInForce, TrainingRunStatus
 from clotho.api.training_policy import AnyPolicy, parse
 from clotho.api.training_run import TrainingRun
+from clotho.plan.model import Create
 from clotho.plan.turn import holds_place, runs_ahead, wants_place
+from clotho_contract.config import parse as parse_config
 from unit.plan.world import START, World, minimal_spec, running_world
 
 
@@ -90,6 +93,19 @@ def test_locked_values_are_what_is_rendered_and_what_is_remembered() -> None:
     remembered = world.now_status.policy
     assert remembered is not None
     assert (remembered.names, remembered.locked) == (("team",), rules)
+
+
+def test_environments_are_told_which_of_their_settings_are_locked() -> None:
+    world = governed(policy(locked={"environmentConfig": {"worker_timeout": 3600}}))
+    first = world.reconcile()
+    assert first.status is not None
+    second = world.plan()
+    (secret,) = (action for action in second.actions if action.key.kind == "Secret")
+    assert isinstance(secret, Create)
+    (place,) = parse_config(base64.b64decode(secret.manifest["data"]["run.yaml"])).environments
+    assert place.locked == ("worker_timeout",)
+    assert place.config_for({"group_size"}) == {"group_size": 8}
+    assert place.config_for({"group_size", "worker_timeout"}) == {"group_size": 8, "worker_timeout": 3600}
 
 
 def test_what_the_run_is_started_under_is_written_down_before_anything_is_made() -> None:
