@@ -3,6 +3,9 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr
+
+from clotho_contract.model_names import normalise_model_name
 
 PositiveInt = Annotated[int, Meta(ge=1)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -20,7 +23,8 @@ class Model(Settings, frozen=True):
         Meta(
             min_length=1,
             max_length=512,
-            description="A Hugging Face name such as Qwen/Qwen3-8B, or a path below /models when claimName is set.",
+            description="A Hugging Face name such as Qwen/Qwen3-8B (hf.co/Qwen/Qwen3-8B-GGUF:Q8_0 means the same), or "
+            "a path below /models when claimName is set.",
         ),
     ]
     revision: Annotated[str, Meta(min_length=1, description="Branch, tag or commit of the model repository.")] = "main"
@@ -31,6 +35,9 @@ class Model(Settings, frozen=True):
     quantization: Annotated[
         Literal["none", "nf4"], Meta(description="nf4 keeps the frozen base in 4 bits (QLoRA); it needs CUDA.")
     ] = "none"
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "name", normalise_model_name(self.name))
 
 
 class Lora(Settings, frozen=True):
@@ -161,7 +168,9 @@ class Inference(Settings, frozen=True):
 
     engine: Annotated[
         Literal["auto", "fast", "transformers", "vllm"],
-        Meta(description="auto picks fast on CUDA for dense Qwen2, Qwen3, Llama and Mistral models, else transformers."),
+        Meta(
+            description="auto picks fast on CUDA for dense Qwen2, Qwen3, Llama and Mistral models, else transformers."
+        ),
     ] = "auto"
     weight_updates: Annotated[
         Literal["in_flight", "drained"],
