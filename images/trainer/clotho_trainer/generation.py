@@ -41,6 +41,7 @@ def generate(backend: Backend, prompt: str | Sequence[Mapping[str, Any]], wish: 
     if wish.temperature:
         sampling = {"do_sample": True, "temperature": wish.temperature}
     with live.decoding():
+        live.model.eval()  # an engine with weights of its own leaves the modules as training had them
         answer = live.model.generate(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),

@@ -15,7 +15,7 @@ import msgspec
 from clotho_contract.config import RunConfig
 from clotho_contract.progress import HistorySample
 from clotho_contract.termination import Termination
-from clotho_trainer import tracking
+from clotho_trainer import gpus, tracking
 from clotho_trainer.backend import Backend
 from clotho_trainer.board import Board
 from clotho_trainer.checkpoints import Checkpoints
@@ -110,19 +110,11 @@ def _make_backend(config: RunConfig, data: Path) -> Backend:
         from clotho_trainer.tinker_backend import TinkerBackend
 
         return TinkerBackend(config, data)
-    _use_one_gpu()
+    gpus.train_on_first()
     _quiet_libraries()
     from clotho_trainer import local_backend
 
     return local_backend.load(config, data)
-
-
-def _use_one_gpu() -> None:
-    """One process trains on one GPU; seeing several would make torch spread over them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
-    if len(visible) > 1:
-        log.warning("%d GPUs are visible and one is used", len(visible))
-    os.environ["CUDA_VISIBLE_DEVICES"] = visible[0]
 
 
 def _quiet_libraries() -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from clotho_contract.config import RunConfig
+from clotho_contract.settings import Inference, Vllm
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.engine import EngineBusyError, Request, Sampling
 from clotho_trainer.inference.vllm_engine import VllmEngine, command_line
@@ -26,6 +29,10 @@ def stand_in(settings: Any, *more: str) -> list[str]:
         port = listener.getsockname()[1]
     real = command_line(settings, adapters=5, context=64, port=port)
     return [sys.executable, str(STAND_IN), *real[2:], *more]
+
+
+def with_vllm(settings: RunConfig, **options: Any) -> RunConfig:
+    return structs.replace(settings, inference=Inference(engine="vllm", vllm=Vllm(**options)))
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +55,34 @@ def test_the_command_line(model: Path) -> None:
     assert line.startswith(f"vllm serve {model} --revision main --dtype float32 --host 127.0.0.1")
     for part in ("--enable-lora", "--max-lora-rank 8", "--max-loras 5", "--logprobs-mode processed_logprobs"):
         assert part in line
+
+
+def test_its_options_are_passed_on(model: Path) -> None:
+    settings = with_vllm(config(model), memory_share=0.5, tensor_parallel=2)
+    line = " ".join(command_line(settings, adapters=5, context=9000))
+    assert "--gpu-memory-utilization 0.5 --tensor-parallel-size 2" in line
+
+
+async def test_a_server_elsewhere_gets_adapters_on_a_shared_volume_and_is_left_clean(
+    live: LiveWeights, model: Path, tmp_path: Path
+) -> None:
+    settings = config(model)
+    command = stand_in(settings)
+    server = await asyncio.create_subprocess_exec(*command)
+    try:
+        url = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
+        shared = with_vllm(settings, mode="server", url=url, adapter_path=str(tmp_path / "shared"), max_length=32)
+        engine = VllmEngine(shared, live, tmp_path / "unused", 64)
+        await engine.start()
+        assert (await engine.generate(Request((5,) * 30, Sampling(max_tokens=9))))[0].tokens == (7, 7)
+        (folder,) = (tmp_path / "shared").iterdir()
+        assert folder.name.startswith("tiny-1-")
+        await engine.stop()
+        assert list((tmp_path / "shared").iterdir()) == []
+        assert server.returncode is None, "it is not ours to end"
+    finally:
+        server.kill()
+        await server.wait()
 
 
 async def test_samples_are_stamped_with_the_adapter_that_made_them(engine: VllmEngine, live: LiveWeights) -> None:

@@ -1,8 +1,9 @@
-"""vLLM as a subprocess on the same GPU, fed with one adapter a policy version."""
+"""vLLM, as a subprocess on the same GPU or as a server elsewhere, fed with one adapter a policy version."""
 
 import asyncio
 import logging
 import os
+import secrets
 import shutil
 import sys
 from collections import deque
@@ -15,13 +16,13 @@ import msgspec
 from msgspec import Struct
 
 from clotho_contract.config import RunConfig
+from clotho_trainer import gpus
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.engine import Completion, EngineBusyError, FinishReason, Request
 from clotho_trainer.live import LiveWeights
 
 log = logging.getLogger(__name__)
 
-_MEMORY_SHARE = 0.35  # the rest of the GPU belongs to training
 _START_SECONDS = 900.0
 _PORT = 8004
 
@@ -44,6 +45,7 @@ class _Answer(Struct):
 
 def command_line(config: RunConfig, adapters: int, context: int, port: int = _PORT) -> list[str]:
     """`processed_logprobs` are those of the distribution that was sampled from, which importance sampling needs."""
+    vllm = config.inference.vllm
     return [
         *("vllm", "serve", config.model.name),
         *("--revision", config.model.revision),
@@ -52,7 +54,8 @@ def command_line(config: RunConfig, adapters: int, context: int, port: int = _PO
         *("--port", str(port)),
         *("--max-model-len", str(context)),
         *("--max-num-seqs", str(config.inference.max_batch_size)),
-        *("--gpu-memory-utilization", str(_MEMORY_SHARE)),
+        *("--gpu-memory-utilization", str(vllm.memory_share)),
+        *("--tensor-parallel-size", str(vllm.tensor_parallel)),
         *("--seed", str(config.training.seed)),
         "--enable-lora",
         *("--max-lora-rank", str(config.training.lora.rank)),
@@ -65,12 +68,20 @@ class VllmEngine:
     def __init__(
         self, config: RunConfig, live: LiveWeights, folder: Path, context: int, command: list[str] | None = None
     ) -> None:
+        vllm = config.inference.vllm
         self._live = live
-        self._folder = folder
-        self._context = context
+        self._context = min(context, vllm.max_length or context)
         self._adapters = config.training.max_off_policy_batches + 2
-        self._command = command or command_line(config, self._adapters, context)
-        self._url = f"http://127.0.0.1:{self._command[self._command.index('--port') + 1]}"
+        self._gpus = vllm.tensor_parallel
+        self._command: list[str] | None = None  # of a server that is ours
+        self._prefix, self._folder = "policy", folder
+        if vllm.mode == "server":  # others may use it, too, and it may remember adapters of an earlier attempt
+            self._prefix = f"{config.run.id}-{secrets.token_hex(3)}"
+            self._folder = Path(vllm.adapter_path) / self._prefix
+            self._url = vllm.url.rstrip("/")
+        else:
+            self._command = command or command_line(config, self._adapters, self._context)
+            self._url = f"http://127.0.0.1:{self._command[self._command.index('--port') + 1]}"
         self._loaded: deque[tuple[int, str]] = deque()
         self._session: aiohttp.ClientSession | None = None  # made in `start`: it needs the running loop
         self._process: asyncio.subprocess.Process | None = None
@@ -78,25 +89,37 @@ class VllmEngine:
 
     async def start(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
+        try:
+            self._folder.mkdir(parents=True)
+        except OSError as error:
+            raise TrainerError(
+                "InvalidConfig", f"inference.vllm.adapterPath: cannot write to {self._folder}: {error.strerror}"
+            ) from error
+        if self._command is not None:
+            await self._spawn(self._command)
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
+        await self._wait_until_healthy()
+        try:
+            await self.publish()
+        except EngineBusyError as error:
+            raise TrainerError("DependencyUnavailable", f"{error}; it must serve with runtime LoRA updates") from error
+
+    async def _spawn(self, command: list[str]) -> None:
         try:
             self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                env=_environment(),
+                *command,
+                env=_environment(self._gpus),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
             )
         except FileNotFoundError as error:
             raise TrainerError("InvalidConfig", "inference.engine vllm: this image has no vllm command") from error
         self._reader = asyncio.create_task(_log_lines(self._process.stdout))
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
-        await self._wait_until_healthy()
-        await self.publish()
 
     async def publish(self) -> None:
         """A new name for every version: vLLM keys its prefix cache on the name."""
         version = self._live.version
-        name = f"policy-v{version}"
+        name = f"{self._prefix}-v{version}"
         if self._loaded and self._loaded[-1][0] == version:
             return
         folder = await asyncio.to_thread(self._write_adapter, name)
@@ -108,14 +131,16 @@ class VllmEngine:
             shutil.rmtree(self._folder / old, ignore_errors=True)
 
     def problem(self) -> str | None:
-        if self._process is None:
+        if self._session is None and self._process is None:
             return "vLLM has not been started"
-        if self._process.returncode is not None:
+        if self._process is not None and self._process.returncode is not None:
             return f"vLLM exited with code {self._process.returncode}"
         return None
 
     async def stop(self) -> None:
         if self._session is not None:
+            if self._command is None:
+                await self._leave_server()
             await self._session.close()
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
@@ -126,6 +151,12 @@ class VllmEngine:
                 await self._process.wait()
         if self._reader is not None:
             await self._reader
+
+    async def _leave_server(self) -> None:
+        with suppress(EngineBusyError):
+            for _, name in self._loaded:
+                await self._post("/v1/unload_lora_adapter", {"lora_name": name})
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def generate(self, request: Request) -> list[Completion]:
         if problem := self.problem():
@@ -213,9 +244,10 @@ def _completion(choice: _Choice, version: int) -> Completion:
     )
 
 
-def _environment() -> dict[str, str]:
+def _environment(gpu_count: int) -> dict[str, str]:
     """vLLM needs no secrets but the model's; the run's token stays here."""
     hidden = {"CLOTHO_TOKEN", "WANDB_API_KEY", "TINKER_API_KEY"}
     kept = {key: value for key, value in os.environ.items() if key not in hidden}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
-    return kept | {"PATH": path, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    visible = {"CUDA_VISIBLE_DEVICES": gpus.first(gpu_count)} if gpu_count > 1 else {}
+    return kept | visible | {"PATH": path, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
