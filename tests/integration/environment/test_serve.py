@@ -5,6 +5,7 @@ import socket
 
 import aiohttp
 import pytest
+import yaml
 from aiohttp import web
 
 from integration.environment.commands import ENVIRONMENTS, Command, command, write_run
@@ -179,6 +180,19 @@ async def test_what_cannot_work_is_refused_before_anything_starts(
     assert message in said
     assert "Traceback" not in running.log
     assert api_server.requests == []
+
+
+async def test_a_locked_field_concerns_only_environments_that_have_it(tmp_path, api_server, inference):
+    path = write_run(
+        tmp_path, api_server=api_server.url, inference=inference.url, entry="letters", worker_timeout=60, group_size=4
+    )
+    written = yaml.safe_load(path.read_text())
+    written["environments"][0]["locked"] = ["worker_timeout", "group_size"]
+    path.write_text(yaml.safe_dump(written))
+    async with command(tmp_path, "serve", "--port", str(free_port())) as running:
+        code, reason, _ = await ending(running)
+    assert (code, reason) == (0, "Finished"), running.log
+    assert api_server.registrations[0]["group_size"] == 4
 
 
 async def test_a_missing_config_file_is_said(tmp_path):
