@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 TAIL_BYTES: Final = 4096
+LINE_LIMIT: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Outcome:
     @property
     def last_words(self) -> str:
         lines = [line for line in self.tail.splitlines() if line.strip()]
-        return f"it said last: {lines[-1].strip()}" if lines else "it said nothing"
+        return f"it said last: {lines[-1].strip()[:LINE_LIMIT]}" if lines else "it said nothing"
 
 
 async def run_apart(command: Sequence[str], variables: Mapping[str, str], *, seconds: float) -> Outcome:

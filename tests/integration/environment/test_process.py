@@ -113,3 +113,61 @@ async def test_describe_is_one_json_document(tmp_path):
     async with command(tmp_path, "describe", "--entry", "letters") as running:
         assert await running.wait() == 0
     assert {"letters", "group_size"} <= {field["name"] for field in json.loads(running.output)["fields"]}
+
+
+async def test_results_are_counted_by_score(tmp_path, inference):
+    answers = iter("aaaaaaaa" * 100)
+    inference.reply = lambda prompt: (prompt[0] if next(answers) == "a" and prompt[0] in "abcd" else "-") * 8
+    more = ("--results", "--groups", "8", "--set", "group_size=2", "--set", "concurrency=1")
+    async with process(tmp_path, inference, "letters", *more) as running:
+        assert await running.wait() == 0, running.log
+    trial = running.last_words["trial"]
+    assert trial == {"stepsTested": 8, "completions": 16, "correct": 8, "stepsWithCorrect": 4}
+
+
+async def test_a_model_that_hangs_keeps_what_it_did(tmp_path, inference):
+    (tmp_path / "stops.py").write_text(STOPS_AFTER_ONE)
+    more = ("--results", "--groups", "3", "--deadline", "4", "--set", "group_size=2", "--set", "concurrency=1")
+    async with process(tmp_path, inference, str(tmp_path / "stops.py"), *more) as running:
+        assert await running.wait() == 1
+    words = running.last_words
+    assert words["message"] == "the deadline of 4 s passed after 1 of 3 groups"
+    assert (words["trial"]["stepsTested"], words["trial"]["completions"]) == (1, 2)
+
+
+STOPS_AFTER_ONE = """
+import asyncio
+from clotho_environment.letters import Letters
+
+class Stops(Letters):
+    tries = 0
+
+    async def rollout(self, item, policy):
+        self.tries += 1
+        if self.tries > 1:
+            await asyncio.Event().wait()
+        return await super().rollout(item, policy)
+"""
+
+
+async def test_the_key_is_in_no_result(tmp_path, inference):
+    """Neither in what an environment prints, raises or finds among its variables."""
+    (tmp_path / "tells.py").write_text(TELLS)
+    more = ("--results", "--groups", "1", "--set", "max_consecutive_failures=2")
+    async with process(tmp_path, inference, str(tmp_path / "tells.py"), *more) as running:
+        assert await running.wait() == 1
+    words = json.dumps(running.last_words)
+    assert "the key is None" in words
+    assert "Bearer ***" in words
+    assert KEY not in words
+
+
+TELLS = """
+import logging, os
+from clotho_environment.letters import Letters
+
+class Tells(Letters):
+    async def rollout(self, item, policy):
+        logging.getLogger("tells").warning("the key is %s", os.environ.get("OPENAI_API_KEY"))
+        raise RuntimeError(f"headers: {policy._session.headers}")
+"""

@@ -1,0 +1,107 @@
+"""`describe --serve` as the pod runs it: a good file is reported, a hostile one is only a sentence."""
+
+import asyncio
+import os
+import socket
+
+import aiohttp
+import pytest
+
+from integration.environment.commands import command
+
+GOOD = '''
+from pydantic import Field
+from clotho_environment.letters import Letters, LettersConfig
+
+class Mine(Letters):
+    """Letters, but mine."""
+'''
+PRETENDS = (
+    'import sys\nprint(\'{"name": "pretender", "className": "Root", "fields": []}\', flush=True)\n'
+    "sys.__stdout__.flush()\n" + GOOD
+)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+async def report(port: int) -> dict:
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(f"http://127.0.0.1:{port}/description") as answer:
+                    if answer.status == 200:
+                        return await answer.json()
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("text", [GOOD, PRETENDS], ids=["good", "prints a description of its own"])
+async def test_a_good_file_is_reported_until_somebody_says_stop(tmp_path, text):
+    (tmp_path / "mine.py").write_text(text)
+    port = free_port()
+    entry = str(tmp_path / "mine.py")
+    async with command(tmp_path, "describe", "--serve", "--entry", entry, "--port", str(port)) as running:
+        found = await report(port)
+        running.terminate()
+        assert await running.wait() == 0, running.log
+    assert (found["className"], found["description"]) == ("Mine", "Letters, but mine.")
+    fields = {field["name"]: field for field in found["fields"]}
+    assert (fields["letters"]["minLength"], fields["group_size"]["default"]) == (1, 8)
+    assert running.last_words["reason"] == "Finished"
+
+
+HOSTILE = {
+    "a syntax error": ("def (", "SyntaxError"),
+    "an import that fails": ("import no_such_module", "No module named 'no_such_module'"),
+    "an exit that looks like success": ("print('bye'); import sys; sys.exit(0)", "(code 0) while it was imported; it"),
+    "an exit without goodbye": ("import os; os._exit(0)", "(code 0) while it was imported; it said nothing"),
+    "a crash": ("import os; os.abort()", "(code -6) while it was imported"),
+    "a hang": ("import time; time.sleep(1e9)", "could not be imported within 3 s; it said nothing"),
+    "a hang that ignores signals": (
+        "import signal, time\nfor n in (2, 15): signal.signal(n, signal.SIG_IGN)\ntime.sleep(1e9)",
+        "could not be imported within 3 s",
+    ),
+    "a flood": ("while True: print('flood' * 10_000)", "could not be imported within 3 s"),
+    "no environment at all": ("x = 1", "has no subclass of clotho_environment.Environment"),
+    "ten megabytes": (f"x = '{'a' * 10_000_000}'", "has no subclass of clotho_environment.Environment"),
+    "no text": ("\x00\x01", "null bytes"),
+    "a lie about its end": (
+        "import os, pathlib\npathlib.Path(os.environ['CLOTHO_TERMINATION_MESSAGE']).write_text("
+        '\'{"reason": "Finished", "message": "all is well"}\')\nos._exit(0)',
+        "(code 0) while it was imported",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_file_is_only_a_sentence(tmp_path, name):
+    text, complaint = HOSTILE[name]
+    path = tmp_path / "hostile.py"
+    path.write_text(text)
+    arguments = ["--serve", "--entry", str(path), "--port", str(free_port()), "--deadline", "3"]
+    if "within" not in complaint:
+        arguments[-1] = "60"
+    async with command(tmp_path, "describe", *arguments) as running:
+        assert await running.wait() == 1
+    words = running.last_words
+    assert words["reason"] in ("InvalidConfig", "EnvironmentFailed")
+    assert complaint in words["message"]
+    assert len(words["message"]) < 1000
+    assert "Traceback" not in running.log
+
+
+async def test_stopped_while_importing(tmp_path):
+    (tmp_path / "slow.py").write_text(f"open({str(tmp_path / 'started')!r}, 'w').close()\nimport time; time.sleep(1e9)")
+    entry = str(tmp_path / "slow.py")
+    async with command(tmp_path, "describe", "--serve", "--entry", entry, "--port", str(free_port())) as running:
+        async with asyncio.timeout(60):
+            while not os.path.exists(tmp_path / "started"):  # noqa: ASYNC110, ASYNC240, PTH110
+                await asyncio.sleep(0.05)
+        running.terminate()
+        assert await running.wait() == 0
+    assert running.last_words["reason"] == "Stopped"
