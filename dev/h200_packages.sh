@@ -6,11 +6,12 @@ set -eu
 out=${1:-.local/h200-packages}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-uv export --quiet --frozen --no-hashes --no-dev --extra trainer --no-emit-project | grep -Ev '^(datasets|dill|multiprocess)==' > "$work/locked.txt"
+uv export --quiet --frozen --no-hashes --no-dev --extra trainer --extra api-server --extra environment --no-emit-project | grep -Ev '^(datasets|dill|multiprocess)==' > "$work/locked.txt"
 uv pip install --quiet --link-mode copy --constraint "$work/locked.txt" --target "$work/packages" --no-deps --only-binary :all: \
     --python-platform x86_64-manylinux_2_28 --python-version 3.12 \
     trl peft 'datasets>=4.7,<5' pyarrow pandas aiohttp msgspec prometheus-client \
     multidict yarl frozenlist aiosignal propcache aiohappyeyeballs attrs \
+    uvloop pydantic pydantic-core annotated-types typing-inspection typing-extensions pyyaml \
     'dill<0.4.1' 'multiprocess<0.70.19' xxhash python-dateutil six tzdata pytz requests urllib3 charset-normalizer certifi jinja2 markupsafe
 cd "$work/packages"
 # Of pyarrow only tables, datasets and parquet are needed: no headers, no tests, no network file systems.

@@ -1,7 +1,8 @@
-"""One GRPO step of Qwen3-8B's shape (random weights, LoRA) through this trainer and through stock TRL, in one run.
+"""One GRPO step of Qwen3-8B's shape (random weights, LoRA) through Clotho and through stock TRL, in one run.
 
-Each side gets a process of its own, so that neither inherits the other's memory. The last line is JSON; `ratio` is
-stock seconds over ours, so more than 1 means that this trainer is faster.
+Ours is measured from end to end: API server, trainer with its inference server, and an environment, each a process of
+its own, speaking HTTP. `serving` then asks the inference server alone, for answers of equal and of ragged lengths, and
+compares with the same requests made inside its process. The last line is JSON; `ratio` is stock seconds over ours.
 
     python tests/bench/trainer.py --shape tiny                    a dry run on any machine
     python tests/bench/trainer.py --packages DIR                  on a GPU; DIR holds packages the machine lacks
@@ -12,6 +13,7 @@ import asyncio
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,171 +23,276 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SHAPES: dict[str, dict[str, Any]] = {
-    "8b": {
-        "vocab_size": 151_936,
-        "hidden_size": 4096,
-        "intermediate_size": 12_288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-    },
-    "0.6b": {
-        "vocab_size": 151_936,
-        "hidden_size": 1024,
-        "intermediate_size": 3072,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-    },
-    "tiny": {
-        "vocab_size": 128,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-    },
-}
+SOURCES = [ROOT / "images" / part for part in ("contract", "api-server", "trainer", "environment")]
+TOKEN = "a-token-for-the-bench"
+sys.path[:0] = [str(source) for source in (*SOURCES, Path(__file__).parent)]
+
+import trainer_work  # noqa: E402
 
 
 def main() -> None:
     options = _options()
-    for path in ("images/contract", "images/trainer"):
-        sys.path.insert(0, str(ROOT / path))
     if options.packages:
         sys.path.append(str(options.packages))  # last: what the machine has itself wins
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if options.side == "trainer":
+        sys.exit(_trainer(options))
     if options.side:
-        print(json.dumps(_ours(options) if options.side == "ours" else _stock(options)))
+        measure = {"ours": _ours, "stock": _stock, "serving": _serving, "client": _client}[options.side]
+        print(json.dumps(measure(options)))
         return
-    sides = {side: _in_own_process(side) for side in ("ours", "stock")}
-    ratio = round(sides["stock"]["seconds_per_step"] / sides["ours"]["seconds_per_step"], 3)
-    work = {
-        name: getattr(options, name) for name in ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro")
-    }
-    print(json.dumps({"bench": "trainer", "work": work, **sides, "ratio": ratio}))
+    sides = {side: _in_own_process(side) for side in options.sides.split(",")}
+    result: dict[str, Any] = {"bench": "trainer", "work": _work(options), **sides}
+    if {"ours", "stock"} <= sides.keys():
+        result["ratio"] = round(sides["stock"]["seconds_per_step"] / sides["ours"]["seconds_per_step"], 3)
+    print(json.dumps(result))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, default="8b")
+    parser.add_argument("--shape", choices=trainer_work.SHAPES, default="8b")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--group", type=int, default=16)
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=512)
     parser.add_argument("--micro", type=int, default=8, help="sequences a forward and backward pass, on both sides")
-    parser.add_argument("--steps", type=int, default=2, help="measured; one more warms up")
+    parser.add_argument("--steps", type=int, default=2, help="measured; more warm up")
     parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--engine", default="auto", help="inference.engine of our side")
     parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
-    parser.add_argument("--side", choices=["ours", "stock"], help="measure one side only, in this process")
+    parser.add_argument("--sides", default="ours,serving,stock", help="what is measured, in this order")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--load", choices=["equal", "ragged"], help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def _in_own_process(side: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, *sys.argv[1:], "--side", side]
+def _work(options: argparse.Namespace) -> dict[str, Any]:
+    names = ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro", "rank", "engine")
+    return {name: getattr(options, name) for name in names}
+
+
+def _in_own_process(side: str, *more: str) -> dict[str, Any]:
+    """So that no side inherits the other's memory."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--side", side, *more]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the side {side} failed with exit code {done.returncode}")
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    print(json.dumps({"side": side, **result}), file=sys.stderr)
+    print(json.dumps({"side": side, **result}), file=sys.stderr, flush=True)
     return result
 
 
-def _model_and_tokenizer(options: argparse.Namespace) -> tuple[Any, Any]:
-    """Random weights made where they are used; the tokenizer of single characters, whose ids all shapes have."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from clotho_trainer.tiny_model import make_tokenizer
-
-    on_gpu = torch.cuda.is_available()
-    tokenizer = make_tokenizer()
-    config = AutoConfig.for_model(
-        "qwen3",
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-        **SHAPES[options.shape],
-    )
-    torch.manual_seed(0)
-    with torch.device("cuda" if on_gpu else "cpu"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if on_gpu else torch.float32)
-    return model, tokenizer
-
-
-def _prompt_texts(options: argparse.Namespace) -> list[str]:
-    chooser = random.Random(0)  # noqa: S311
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    return ["".join(chooser.choice(letters) for _ in range(options.prompt_tokens)) for _ in range(options.prompts)]
-
-
-def _ours(options: argparse.Namespace) -> dict[str, Any]:
-    from clotho_contract.config import Endpoints, RunConfig, RunIdentity
-    from clotho_contract.settings import Inference, Lora, Model, Training
-    from clotho_trainer.local_backend import LocalBackend
+def _config(options: argparse.Namespace, api_server: int = 1, inference: int = 1) -> Any:
+    from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity
+    from clotho_contract.settings import Checkpoint, Inference, Lora, Model, Training
 
     rows = options.prompts * options.group
-    config = RunConfig(
+    steps = options.steps + 2  # the first compiles, the second begins with a half-made batch
+    environment = {
+        "prompts": options.prompts,
+        "prompt_tokens": options.prompt_tokens,
+        "max_tokens": options.new_tokens,
+        "group_size": options.group,
+        "concurrency": options.prompts,
+    }
+    return RunConfig(
         run=RunIdentity(name="bench", namespace="bench", id="bench"),
-        endpoints=Endpoints(api_server="http://unused", inference="http://unused"),
+        endpoints=Endpoints(api_server=f"http://127.0.0.1:{api_server}", inference=f"http://127.0.0.1:{inference}"),
         model=Model(name=options.shape),
         training=Training(
-            steps=options.steps + 1,
+            steps=steps,
             batch_size=rows,
             micro_batch_size=options.micro,
             max_tokens=options.prompt_tokens + options.new_tokens,
             learning_rate=1e-6,
             lora=Lora(rank=options.rank, alpha=2.0 * options.rank),
+            checkpoint=Checkpoint(every_steps=10_000),
+            max_off_policy_batches=1,
         ),
-        inference=Inference(max_batch_size=rows),
+        inference=Inference(max_batch_size=rows, engine=options.engine),
+        environments=(
+            EnvironmentConfig(
+                name="bench", entry=str(Path(__file__).with_name("fixed_lengths.py")), config=environment
+            ),
+        ),
     )
-    model, tokenizer = _model_and_tokenizer(options)
-    backend = LocalBackend(config, model, tokenizer, Path(tempfile.mkdtemp()))
-    prompts = [tuple(tokenizer(text)["input_ids"]) for text in _prompt_texts(options)]
-    return asyncio.run(_measure_ours(backend, prompts, options))
 
 
-async def _measure_ours(backend: Any, prompts: list[tuple[int, ...]], options: argparse.Namespace) -> dict[str, Any]:
-    from clotho_trainer.batch import prepare
-    from clotho_trainer.groups import Group
-    from clotho_trainer.inference.engine import Request, Sampling
+def _ours(options: argparse.Namespace) -> dict[str, Any]:
+    """The three real processes of a run; only the model is made up on the spot instead of being loaded."""
+    from clotho_contract.config import render
 
-    sampling = Sampling(max_tokens=options.new_tokens, ignore_end=True)
-    chooser = random.Random(1)  # noqa: S311
+    api_server, inference, status, environment = (_free_port() for _ in range(4))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "run.yaml").write_text(render(_config(options, api_server, inference)))
+        commands = {
+            "api-server": ["-m", "clotho_api_server", "--host", "127.0.0.1", "--port", str(api_server)],
+            "trainer": [
+                __file__,
+                *sys.argv[1:],
+                "--side",
+                "trainer",
+                "--folder",
+                name,
+                "--url",
+                f"{inference},{status}",
+            ],
+            "environment": ["-m", "clotho_environment", "serve", "--port", str(environment)],
+        }
+        processes: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            for part, command in commands.items():
+                (folder / part).mkdir()
+                variables = {"CLOTHO_TOKEN": TOKEN, "CLOTHO_DATA": str(folder / part)}
+                variables |= {"CLOTHO_CONFIG": str(folder / "run.yaml"), "PYTHONPATH": os.pathsep.join(sys.path)}
+                variables["CLOTHO_TERMINATION_MESSAGE"] = str(folder / part / "termination")
+                log = (folder / f"{part}.log").open("wb")
+                processes[part] = subprocess.Popen(
+                    [sys.executable, *command], env=os.environ | variables, stdout=log, stderr=log
+                )
+            code = processes["trainer"].wait()
+        finally:
+            for process in processes.values():
+                process.terminate()
+            for process in processes.values():
+                process.wait()
+        lines = (folder / "trainer.log").read_text(errors="replace").splitlines()
+        if code or os.environ.get("BENCH_LOGS"):
+            for part in commands:
+                tail = (folder / f"{part}.log").read_text(errors="replace").splitlines()[-30:]
+                print(f"--- {part}", *tail, sep="\n", file=sys.stderr, flush=True)
+    if code:
+        raise SystemExit(f"the trainer ended with exit code {code}")
+    return _from_log([json.loads(line) for line in lines if line.startswith("{")], options)
+
+
+def _from_log(lines: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
+    steps = [line for line in lines if "seconds_per_step" in line]
+    measured = steps[2:]
+    total, training = (_mean([step[key] for step in measured]) for key in ("seconds_per_step", "seconds_training"))
+    tokens = options.prompts * options.group * options.new_tokens
+    peaks = [step["gpu/memory_peak_bytes"] / 2**30 for step in steps if "gpu/memory_peak_bytes" in step]
+    said = ("fast engine serves", "activations are", "engine is ready", "transformers engine")
+    return {
+        "seconds_per_step": total,
+        "train_seconds": training,
+        "generate_seconds": round(total - training, 3),
+        "first_step_seconds": steps[0]["seconds_training"],
+        "tokens_per_second": round(tokens / total, 1),
+        "generated_tokens_per_second": round(tokens / (total - training), 1),
+        "peak_gib": round(max(peaks), 1) if peaks else None,
+        "clipped_share": steps[-1].get("clip_ratio/region_mean"),
+        "said": [line["message"] for line in lines if any(part in line.get("message", "") for part in said)],
+    }
+
+
+def _trainer(options: argparse.Namespace) -> int:
+    from clotho_trainer import local_backend, policy
+    from clotho_trainer.__main__ import main as run
+    from clotho_trainer.tiny_model import make_tokenizer
+
+    policy.load_model = lambda _, tokenizer: trainer_work.make_model(options.shape, tokenizer)  # type: ignore[assignment]
+    local_backend.load_tokenizer = lambda _: make_tokenizer()  # type: ignore[assignment]
+    inference, status = options.url.split(",")
+    return run(["train", "--host", "127.0.0.1", "--inference-port", inference, "--status-port", status])
+
+
+def _serving(options: argparse.Namespace) -> dict[str, Any]:
+    from clotho_trainer.local_backend import LocalBackend
+    from clotho_trainer.tiny_model import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    model = trainer_work.make_model(options.shape, tokenizer)
+    backend = LocalBackend(_config(options), model, tokenizer, Path(tempfile.mkdtemp()))
+    return asyncio.run(_serve(backend, options))
+
+
+async def _serve(backend: Any, options: argparse.Namespace) -> dict[str, Any]:
+    from aiohttp import web
+
+    from clotho_trainer.inference.server import InferenceServer, Service
+
+    server, port = InferenceServer(TOKEN), _free_port()
+    server.service = Service(
+        engine=backend.engine,
+        tokenizer=backend.tokenizer,
+        model="bench",
+        context=backend.context,
+        vocabulary=backend.vocabulary,
+        temperature=1.0,
+    )
+    runner = web.AppRunner(server.application(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    began = time.perf_counter()
     await backend.engine.start()
-    generating, training = [], []
-    for _ in range(options.steps + 1):
-        began = time.perf_counter()
-        requests = (Request(prompt, sampling, options.group) for prompt in prompts)
-        answers = await asyncio.gather(*(backend.engine.generate(request) for request in requests))
-        generated = time.perf_counter()
-        groups = [
-            Group(
-                tokens=[[*prompt, *sample.tokens] for sample in samples],
-                masks=[[-100] * len(prompt) + list(sample.tokens) for sample in samples],
-                inference_logprobs=[[1.0] * len(prompt) + list(sample.logprobs) for sample in samples],
-                scores=[chooser.random() for _ in samples],
-            )
-            for prompt, samples in zip(prompts, answers, strict=True)
-        ]
-        batch = prepare(groups, backend.rules, backend.version)
-        figures = await asyncio.to_thread(backend.step, batch, 1e-6)
-        generating.append(generated - began)
-        training.append(time.perf_counter() - generated)
+    started = round(time.perf_counter() - began, 2)
+    await _inside(backend, options, "equal")  # warms up
+    inside = {load: await _inside(backend, options, load) for load in ("equal", "ragged")}
+    over_http = {}
+    for load in ("equal", "ragged"):
+        more = ["--load", load, "--url", f"http://127.0.0.1:{port}"]
+        over_http[load] = (await asyncio.to_thread(_in_own_process, "client", *more))["tokens_per_second"]
+    await runner.cleanup()
     await backend.engine.stop()
     return {
-        **_result([g + t for g, t in zip(generating, training, strict=True)], options),
-        "generate_seconds": _mean(generating[1:]),
-        "train_seconds": _mean(training[1:]),
-        "clipped_share_when_on_policy": figures["clip_ratio/region_mean"],
+        "start_seconds": started,
+        "inside_tokens_per_second": inside,
+        "http_tokens_per_second": over_http,
+        "http_overhead": {load: round(inside[load] / over_http[load] - 1, 4) for load in inside},
     }
+
+
+def _requests(options: argparse.Namespace, load: str) -> list[tuple[list[int], int, int]]:
+    """Prompt, answers, tokens of each. Ragged answers are asked for one by one, five batches of them."""
+    chooser = random.Random(3)  # noqa: S311
+    rows = options.prompts * options.group
+    prompts = [[chooser.randrange(5, 40) for _ in range(options.prompt_tokens)] for _ in range(options.prompts)]
+    if load == "equal":
+        return [(prompt, options.group, options.new_tokens) for prompt in prompts]
+    lengths = trainer_work.ragged_lengths(5 * rows, options.new_tokens)
+    return [(prompts[index // options.group % options.prompts], 1, length) for index, length in enumerate(lengths)]
+
+
+async def _inside(backend: Any, options: argparse.Namespace, load: str) -> float:
+    from clotho_trainer.inference.engine import Request, Sampling
+
+    async def ask(prompt: list[int], n: int, tokens: int) -> int:
+        sampling = Sampling(max_tokens=tokens, ignore_end=True)
+        return sum(len(c.tokens) for c in await backend.engine.generate(Request(tuple(prompt), sampling, n)))
+
+    began = time.perf_counter()
+    made = await asyncio.gather(*(ask(*request) for request in _requests(options, load)))
+    return round(sum(made) / (time.perf_counter() - began), 1)
+
+
+def _client(options: argparse.Namespace) -> dict[str, Any]:
+    return asyncio.run(_ask_over_http(options))
+
+
+async def _ask_over_http(options: argparse.Namespace) -> dict[str, Any]:
+    import aiohttp
+    import msgspec
+
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=600)
+    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
+
+        async def ask(prompt: list[int], n: int, tokens: int) -> int:
+            sampling = {"n": n, "max_new_tokens": tokens, "ignore_eos": True}
+            body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
+            async with session.post(f"{options.url}/generate", json=body) as response:
+                answer = msgspec.json.decode(await response.read())
+            return sum(len(a["output_ids"]) for a in (answer if isinstance(answer, list) else [answer]))
+
+        began = time.perf_counter()
+        made = await asyncio.gather(*(ask(*request) for request in _requests(options, options.load)))
+        return {"load": options.load, "tokens_per_second": round(sum(made) / (time.perf_counter() - began), 1)}
 
 
 def _stock(options: argparse.Namespace) -> dict[str, Any]:
@@ -195,7 +302,10 @@ def _stock(options: argparse.Namespace) -> dict[str, Any]:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    model, tokenizer = _model_and_tokenizer(options)
+    from clotho_trainer.tiny_model import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    model = trainer_work.make_model(options.shape, tokenizer)
     ends: list[float] = []
 
     class Stopwatch(TrainerCallback):
@@ -220,7 +330,7 @@ def _stock(options: argparse.Namespace) -> dict[str, Any]:
             max_completion_length=options.new_tokens,
             generation_kwargs={"min_new_tokens": options.new_tokens},
             learning_rate=1e-6,
-            max_steps=options.steps + 1,
+            max_steps=2,  # one warms up, one is measured
             report_to="none",
             save_strategy="no",
             disable_tqdm=True,
@@ -229,7 +339,7 @@ def _stock(options: argparse.Namespace) -> dict[str, Any]:
             model=model,
             reward_funcs=lambda completions, **_: [chooser.random() for _ in completions],
             args=arguments,
-            train_dataset=Dataset.from_dict({"prompt": _prompt_texts(options) * (options.steps + 1)}),
+            train_dataset=Dataset.from_dict({"prompt": trainer_work.prompt_texts(options) * 2}),
             processing_class=tokenizer,
             peft_config=LoraConfig(
                 r=options.rank, lora_alpha=2 * options.rank, target_modules="all-linear", task_type="CAUSAL_LM"
@@ -239,21 +349,22 @@ def _stock(options: argparse.Namespace) -> dict[str, Any]:
         sys.stdout, kept = sys.stderr, sys.stdout  # TRL prints its log lines
         trainer.train()
         sys.stdout = kept
-    return _result([after - before for before, after in pairwise(ends)], options)
-
-
-def _result(seconds: list[float], options: argparse.Namespace) -> dict[str, Any]:
-    import torch
-
-    measured = _mean(seconds[1:])
-    tokens = options.prompts * options.group * options.new_tokens
+    seconds = [after - before for before, after in pairwise(ends)]
+    tokens = rows * options.new_tokens
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
     return {
-        "seconds_per_step": measured,
+        "seconds_per_step": round(seconds[-1], 3),
         "first_step_seconds": round(seconds[0], 3),
-        "tokens_per_second": round(tokens / measured, 1),
+        "tokens_per_second": round(tokens / seconds[-1], 1),
         "peak_gib": round(peak, 1) if peak is not None else None,
     }
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def _mean(values: list[float]) -> float:
