@@ -1,0 +1,67 @@
+"""What both sides of the trainer's benchmark work on: shapes, random weights, prompts."""
+
+import argparse
+import random
+from typing import Any
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "8b": {
+        "vocab_size": 151_936,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+    "0.6b": {
+        "vocab_size": 151_936,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+    "tiny": {
+        "vocab_size": 128,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    },
+}
+
+
+def make_model(shape: str, tokenizer: Any) -> Any:
+    """Random weights, made where they are used."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    on_gpu = torch.cuda.is_available()
+    config = AutoConfig.for_model(
+        "qwen3",
+        max_position_embeddings=4096,
+        tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        **SHAPES[shape],
+    )
+    torch.manual_seed(0)
+    with torch.device("cuda" if on_gpu else "cpu"):
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if on_gpu else torch.float32)
+
+
+def prompt_texts(options: argparse.Namespace) -> list[str]:
+    chooser = random.Random(0)  # noqa: S311
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return ["".join(chooser.choice(letters) for _ in range(options.prompt_tokens)) for _ in range(options.prompts)]
+
+
+def ragged_lengths(count: int, longest: int) -> list[int]:
+    """Answers as they come in practice: many short ones, a few that run into the limit."""
+    chooser = random.Random(2)  # noqa: S311
+    return [min(max(int(chooser.expovariate(1 / (0.35 * longest))), 1), longest) for _ in range(count)]
