@@ -172,14 +172,14 @@ def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: 
     try:
         pods = [
             Create(
-                key=ObjectKey("Pod", testing.tester_name(metadata, index)),
-                manifest=testing.tester_pod(test, subject, index, settings.render),
+                key=ObjectKey("Pod", testing.trial_pod_name(metadata, index)),
+                manifest=testing.trial_pod(test, subject, index, settings.render),
             )
             for index in missing
         ]
     except TemplateError as error:
         return msgspec.structs.replace(ruling, problem=str(error))
-    walls = () if wall in seen.objects else (Apply(key=wall, manifest=testing.tester_wall(test, settings.render)),)
+    walls = () if wall in seen.objects else (Apply(key=wall, manifest=testing.trial_wall(test, settings.render)),)
     return msgspec.structs.replace(ruling, actions=(*ruling.actions, *walls, *pods))
 
 

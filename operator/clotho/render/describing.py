@@ -56,7 +56,7 @@ def describing_pod(environment: Environment, source: Described, settings: Render
     main = {
         "name": MAIN,
         "image": source.image,
-        "command": [*command, "--entry", literal(source.entry), "--deadline", str(IMPORT_SECONDS)],
+        "command": [*command, literal(f"--entry={source.entry}"), f"--deadline={IMPORT_SECONDS}"],
         "env": [value("HF_HUB_OFFLINE", "1")],
         "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
         "resources": resources("50m", "128Mi", {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "1Gi"}),

@@ -1,6 +1,6 @@
 """Labels and ownership, the same on everything that the operator makes for an object."""
 
-from typing import Any
+from typing import Any, Final
 
 from clotho.api.metadata import Metadata
 from clotho.api.names import (
@@ -16,6 +16,11 @@ from clotho.api.names import (
 )
 
 Manifest = dict[str, Any]
+_NAMES: Final[dict[OwnerKind, str]] = {
+    "TrainingRun": "training-run",
+    "Environment": "environment",
+    "InferenceTest": "inference-test",
+}
 
 
 def selector(owner: Metadata, **more: str) -> dict[str, str]:
@@ -24,7 +29,7 @@ def selector(owner: Metadata, **more: str) -> dict[str, str]:
 
 def labels(owner: Metadata, component: str = "", kind: OwnerKind = KIND) -> dict[str, str]:
     return {
-        "app.kubernetes.io/name": component or "training-run",
+        "app.kubernetes.io/name": component or _NAMES[kind],
         "app.kubernetes.io/instance": owner.name,
         "app.kubernetes.io/part-of": "clotho",
         MANAGED_BY_LABEL: MANAGED_BY,

@@ -44,11 +44,11 @@ class Subject(Struct, frozen=True, kw_only=True):
     template: dict[str, Any] = field(default_factory=dict)
 
 
-def tester_name(test: Metadata, index: int) -> str:
+def trial_pod_name(test: Metadata, index: int) -> str:
     return f"{base_name(test)}-model-{index}"
 
 
-def tester_pod(test: InferenceTest, subject: Subject, index: int, settings: RenderSettings) -> Manifest:
+def trial_pod(test: InferenceTest, subject: Subject, index: int, settings: RenderSettings) -> Manifest:
     spec, model = test.spec, test.spec.tested_models[index]
     code = code_volumes(subject.config_map_name)
     main = {
@@ -56,12 +56,12 @@ def tester_pod(test: InferenceTest, subject: Subject, index: int, settings: Rend
         "image": subject.image or settings.images.environment,
         "command": [
             *("python", "-m", "clotho_environment", "process", "--results"),
-            *("--entry", literal(subject.entry)),
-            *("--base-url", literal(model.base_url)),
-            *("--model", literal(model.name)),
-            *("--groups", str(spec.steps)),
-            *("--deadline", str(spec.timeout_seconds)),
-            *(part for name, value in subject.config.items() for part in ("--set", literal(f"{name}={_json(value)}"))),
+            literal(f"--entry={subject.entry}"),
+            literal(f"--base-url={model.base_url}"),
+            literal(f"--model={model.name}"),
+            f"--groups={spec.steps}",
+            f"--deadline={spec.timeout_seconds}",
+            *(literal(f"--set={name}={_json(value)}") for name, value in subject.config.items()),
         ],
         "env": _key(model, spec.secret_name),
         **variables_of(subject.secret_name),
@@ -74,7 +74,7 @@ def tester_pod(test: InferenceTest, subject: Subject, index: int, settings: Rend
         "containers": [main],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *code],
     }
-    name = tester_name(test.metadata, index)
+    name = trial_pod_name(test.metadata, index)
     head = object_metadata(test.metadata, name, kind=INFERENCE_TEST_KIND, component=COMPONENT)
     head["labels"] |= {INDEX_LABEL: str(index)}
     return frame.finish(frame.pod(head, pod_spec, settings), subject.template, "the Environment's template", settings)
@@ -92,7 +92,7 @@ def _key(model: TestedModel, default_secret: str) -> list[Manifest]:
     return [{"name": KEY_VARIABLE, "valueFrom": {"secretKeyRef": {"name": secret, "key": model.secret_key}}}]
 
 
-def tester_wall(test: InferenceTest, settings: RenderSettings) -> Manifest:
+def trial_wall(test: InferenceTest, settings: RenderSettings) -> Manifest:
     """Out to the models' servers on their ports and to the cluster's DNS; not to nodes, nor the Kubernetes API."""
     servers = dict.fromkeys(_server(model) for model in test.spec.tested_models)
     namespace = test.metadata.namespace

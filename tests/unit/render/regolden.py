@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from unit.render.cases import CASES, render_all
+from unit.render.recorded import RECORDED
 
 
 class _Dumper(yaml.SafeDumper):
@@ -19,6 +19,6 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 if __name__ == "__main__":
-    for case, spec in CASES.items():
+    for case, manifests in RECORDED.items():
         path = Path(__file__).parent / "golden" / f"{case}.yaml"
-        path.write_text(yaml.dump_all(render_all(spec), Dumper=_Dumper, sort_keys=False, width=120))
+        path.write_text(yaml.dump_all(manifests(), Dumper=_Dumper, sort_keys=False, width=120))
