@@ -10,7 +10,8 @@ import msgspec
 from aiohttp import web
 
 from clotho_api_server.answers import answer, asked
-from clotho_api_server.ledger import Lease, Leased, Ledger, Trained
+from clotho_api_server.ledger import Ledger
+from clotho_api_server.outcomes import Lease, Leased, Trained
 from clotho_api_server.refusals import RefusalError
 from clotho_api_server.service import Service
 from clotho_api_server.wire import AtStep, CurrentStep, LeaseRequest, Renewed
@@ -139,8 +140,8 @@ class Batches:
         return response
 
     async def _bodies(self, lease: Lease) -> AsyncIterator[bytes]:
-        for group in await self._service.members(lease.batch):
-            body = await self._service.read("SELECT body FROM bodies WHERE id = ?", (group,))
+        for place in await self._service.members(lease.batch):
+            body = await self._service.read(place)
             if body is None:
                 raise ConnectionResetError("the batch was taken away while it was being sent")
             yield body

@@ -66,8 +66,12 @@ async def read(request: web.Request, limit: int) -> bytes:
     chunks: list[bytes] = []
     length = 0
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS + max(declared, SMALL) / LEAST_BYTES_PER_SECOND):
-            while chunk := await asyncio.wait_for(request.content.readany(), PATIENCE_SECONDS):
+        async with (
+            asyncio.timeout(PATIENCE_SECONDS + max(declared, SMALL) / LEAST_BYTES_PER_SECOND),
+            asyncio.timeout(PATIENCE_SECONDS) as patience,
+        ):
+            while chunk := await request.content.readany():
+                patience.reschedule(asyncio.get_running_loop().time() + PATIENCE_SECONDS)
                 chunks.append(chunk)
                 length += len(chunk)
                 if length > limit:

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from clotho_api_server.access import Access
 from clotho_api_server.app import SERVICE, create_app
+from clotho_api_server.schema import FormatError
 from clotho_api_server.service import ServiceSettings
 from clotho_api_server.shares import Limits
 from clotho_contract import config, logs, termination
@@ -179,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
         settings, access, lock = settings_of(options), access_of(options), claim(options.data)
         with lock:
             step = uvloop.run(serve(options, settings, access))
-    except (StartError, config.ConfigError) as error:
+    except (StartError, FormatError, config.ConfigError) as error:
         return _give_up(Termination(reason="InvalidConfig", message=str(error)))
     except (OSError, sqlite3.Error) as error:
         return _give_up(Termination(reason="InternalError", message=f"cannot serve: {error}"))

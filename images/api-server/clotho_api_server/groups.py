@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Final, TypeVar
+from contextlib import suppress
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
-from clotho_api_server.refusals import InvalidError
+from clotho_api_server.refusals import InvalidError, Location
+from clotho_api_server.rows import LongRows, count_integers, count_numbers, cut
 from clotho_api_server.wire import Step, decode
 
 T = TypeVar("T")
@@ -54,20 +57,31 @@ class _GenerationParams(Struct):
     policy_version: Step | None = None
 
 
+class _RowKind(NamedTuple):
+    """What a row must hold. The decoder judges any row; the glance, much faster, only those that are plainly right."""
+
+    decoder: Decoder[list[Any]]
+    glance: Callable[[Raw], int | None] = lambda _: None
+
+    def length(self, row: Raw, at: Location) -> int:
+        return self.glance(row) or len(decode(row, self.decoder, at))
+
+
 _Token = Annotated[int, Meta(ge=-_INT32, lt=_INT32)]
 _Object = dict[str, Any]
 _FIELDS: Final = Decoder(ScoredData)
 _ROWS: Final = Decoder(list[Raw])
-_TOKENS: Final = Decoder(list[_Token])
-_NUMBERS: Final = Decoder(list[float])
-_PER_TOKEN: Final[dict[str, Decoder[Any]]] = {
+_TOKENS: Final = _RowKind(Decoder(list[_Token]), count_integers)
+_NUMBERS: Final = _RowKind(Decoder(list[float]), count_numbers)
+_PER_TOKEN: Final = {
     "masks": _TOKENS,
     "advantages": _NUMBERS,
     "ref_logprobs": _NUMBERS,
     "inference_logprobs": _NUMBERS,
-    "distill_token_ids": Decoder(list[list[_Token]]),
-    "distill_logprobs": Decoder(list[list[float]]),
+    "distill_token_ids": _RowKind(Decoder(list[list[_Token]])),
+    "distill_logprobs": _RowKind(Decoder(list[list[float]])),
 }
+_ROW_FIELDS: Final = ("tokens", *_PER_TOKEN)
 _OTHERS: Final[dict[str, Decoder[Any]]] = {
     "messages": Decoder(list[list[_Object]]),
     "generation_params": Decoder(_Object),
@@ -82,42 +96,48 @@ _ENV_ID: Final = Decoder(Step)
 
 def parse_group(body: bytes, max_tokens: int) -> Group:
     """`max_tokens` of 0 or less accepts sequences of any length."""
-    return _pointing_at_nan(_parse_group, body, max_tokens)
+    return _parse(_parse_group, body, max_tokens)
 
 
 def parse_groups(body: bytes, max_tokens: int) -> list[Group]:
-    return _pointing_at_nan(_parse_groups, body, max_tokens)
+    return _parse(_parse_groups, body, max_tokens)
 
 
-def _pointing_at_nan(parse: Callable[[bytes, int], T], body: bytes, max_tokens: int) -> T:
-    """Python clients write NaN, which is not JSON. As a number out of range it is found where it stands."""
+def _parse(parse: Callable[[bytes, LongRows, int], T], body: bytes, max_tokens: int) -> T:
+    """With the long rows apart; when that does not work out, the whole text tells what is wrong and where."""
+    rest, rows = cut(body)
+    with suppress(InvalidError):
+        parsed = parse(rest, rows, max_tokens)
+        if not rows:
+            return parsed
     try:
-        return parse(body, max_tokens)
+        return parse(body, {}, max_tokens)
     except InvalidError:
         if not _NOT_A_NUMBER.search(body):
             raise
-        parse(_NOT_A_NUMBER.sub(_TOO_LARGE_A_NUMBER, body), max_tokens)
+        parse(_NOT_A_NUMBER.sub(_TOO_LARGE_A_NUMBER, body), {}, max_tokens)  # Python clients write NaN
         raise
 
 
-def _parse_groups(body: bytes, max_tokens: int) -> list[Group]:
+def _parse_groups(body: bytes, long_rows: LongRows, max_tokens: int) -> list[Group]:
     groups = []
-    rows = decode(body, _ROWS)
-    for index, raw in enumerate(rows):
+    listed = decode(body, _ROWS)
+    for index, raw in enumerate(listed):
         try:
-            groups.append(_parse_group(bytes(raw), max_tokens))
+            groups.append(_parse_group(bytes(raw), long_rows, max_tokens))
         except InvalidError as error:
             raise InvalidError((index, *error.location), error.problem) from error
     return groups
 
 
-def _parse_group(body: bytes, max_tokens: int) -> Group:
-    data = decode(body, _FIELDS)
+def _parse_group(body: bytes, long_rows: LongRows, max_tokens: int) -> Group:
+    """Takes from `long_rows` what belongs to this group."""
+    data = _complete(decode(body, _FIELDS), long_rows)
     lengths = _token_lengths(data.tokens, max_tokens)
-    _check_count("scores", len(decode(data.scores, _NUMBERS, ("scores",))), lengths)
-    for name, decoder in _PER_TOKEN.items():
+    _check_count("scores", _NUMBERS.length(data.scores, ("scores",)), lengths)
+    for name, kind in _PER_TOKEN.items():
         if (rows := getattr(data, name)) is not None:
-            _check_rows(name, rows, decoder, lengths)
+            _check_rows(name, rows, kind, lengths)
     others = {name: _optional(getattr(data, name), decoder, name) for name, decoder in _OTHERS.items()}
     if others["overrides"] is not None:
         _check_count("overrides", len(others["overrides"]), lengths)
@@ -131,10 +151,18 @@ def _parse_group(body: bytes, max_tokens: int) -> Group:
     )
 
 
+def _complete(data: ScoredData, long_rows: LongRows) -> ScoredData:
+    def whole(row: Raw) -> Raw:
+        return long_rows.pop(bytes(row), row)
+
+    fields = {name: [whole(row) for row in rows] for name in _ROW_FIELDS if (rows := getattr(data, name)) is not None}
+    return replace(data, scores=whole(data.scores), **fields)
+
+
 def _token_lengths(rows: list[Raw], max_tokens: int) -> list[int]:
     lengths = []
     for index, row in enumerate(rows):
-        length = len(decode(row, _TOKENS, ("tokens", index)))
+        length = _TOKENS.length(row, ("tokens", index))
         if length == 0:
             raise InvalidError(("tokens", index), "the sequence is empty")
         if 0 < max_tokens < length:
@@ -145,10 +173,10 @@ def _token_lengths(rows: list[Raw], max_tokens: int) -> list[int]:
     return lengths
 
 
-def _check_rows(name: str, rows: list[Raw], decoder: Decoder[Any], lengths: list[int]) -> None:
+def _check_rows(name: str, rows: list[Raw], kind: _RowKind, lengths: list[int]) -> None:
     _check_count(name, len(rows), lengths)
     for index, (row, expected) in enumerate(zip(rows, lengths, strict=True)):
-        length = len(decode(row, decoder, (name, index)))
+        length = kind.length(row, (name, index))
         if length != expected:
             raise InvalidError((name, index), f"{length} entries for {expected} tokens")
 

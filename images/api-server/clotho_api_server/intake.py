@@ -1,6 +1,5 @@
 """POST /scored_data and /scored_data_list: check, write to disk, only then say `received`."""
 
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -10,11 +9,13 @@ from aiohttp import web
 from clotho_api_server import bodies
 from clotho_api_server.answers import answer
 from clotho_api_server.groups import Group, parse_group, parse_groups
-from clotho_api_server.ledger import Accepted, queue_is_full
+from clotho_api_server.ledger import queue_is_full
+from clotho_api_server.outcomes import Enqueued, Receipt
 from clotho_api_server.refusals import FullError, RefusalError
 from clotho_api_server.service import Service
 from clotho_api_server.shares import Snapshot, nobody_is_welcome
-from clotho_contract.names import PROTOCOL_HEADER
+from clotho_api_server.wire import LONGEST_KEY
+from clotho_contract.names import IDEMPOTENCY_HEADER, PROTOCOL_HEADER
 
 ON_THE_LOOP: Final = 32 * 1024  # smaller bodies are checked faster than a thread is woken
 Parse = Callable[[bytes, int], Sequence[Group]]
@@ -25,40 +26,39 @@ class Intake:
         self._service = service
 
     async def scored_data(self, request: web.Request) -> web.Response:
-        [result] = await self._take(request, lambda body, longest: [parse_group(body, longest)])
-        if result.outcome == "buffered":
-            return answer({"status": "buffered", "buffer_size": result.buffer_size})
-        return answer({"status": "received" if result.outcome == "received" else "dropped"})
+        receipt = await self._take(request, lambda body, longest: [parse_group(body, longest)])
+        if receipt.buffered:
+            return answer({"status": "buffered", "buffer_size": receipt.buffer_size})
+        return answer({"status": "dropped" if receipt.stale else "received"})
 
     async def scored_data_list(self, request: web.Request) -> web.Response:
-        results = await self._take(request, parse_groups)
-        content: dict[str, object] = {"status": "received", "groups_processed": len(results)}
-        counts = Counter(result.outcome for result in results)
-        if counts["buffered"]:
-            content["buffered"] = counts["buffered"]
-            content["last_buffer_size"] = [r.buffer_size for r in results if r.outcome == "buffered"][-1]
-        if counts["stale"]:
-            content["dropped"] = counts["stale"]
+        receipt = await self._take(request, parse_groups)
+        content: dict[str, object] = {"status": "received", "groups_processed": receipt.groups}
+        if receipt.buffered:
+            content |= {"buffered": receipt.buffered, "last_buffer_size": receipt.buffer_size}
+        if receipt.stale:
+            content["dropped"] = receipt.stale
         return answer(content)
 
-    async def _take(self, request: web.Request, parse: Parse) -> Sequence[Accepted]:
+    async def _take(self, request: web.Request, parse: Parse) -> Receipt:
         heeds_429 = PROTOCOL_HEADER in request.headers
         groups: Sequence[Group] = ()
         try:
+            key = _key_of(request)
             await self._wait_for_room(heeds_429)
             async with self._body(request) as body:
                 groups = await self._check(body, parse)
                 for env_id in {group.env_id for group in groups} - {None}:
                     await self._service.hear(env_id or 0)
-                results = await self._service.change(
-                    lambda ledger: ledger.enqueue(groups, heeds_429=heeds_429), weight=len(body)
+                enqueued = await self._service.change(
+                    lambda ledger: ledger.enqueue(groups, heeds_429=heeds_429, key=key), weight=len(body)
                 )
         except RefusalError as refusal:
             reason = "full" if isinstance(refusal, FullError) else "invalid" if refusal.status == 422 else "other"
             self._count_rejected(groups, reason)
             raise
-        self._count_accepted(groups, results)
-        return results
+        self._count_accepted(groups, enqueued)
+        return enqueued.receipt
 
     async def _wait_for_room(self, heeds_429: bool) -> None:
         """Before the body is read: the group waits in the client, not in our memory."""
@@ -99,10 +99,18 @@ class Intake:
         for env_id in [group.env_id for group in groups] or [None]:
             self._service.metrics.rejected(env_id, reason)
 
-    def _count_accepted(self, groups: Sequence[Group], results: Sequence[Accepted]) -> None:
-        for group, result in zip(groups, results, strict=True):
-            if result.outcome == "stale":
+    def _count_accepted(self, groups: Sequence[Group], enqueued: Enqueued) -> None:
+        for group, one in zip(groups, enqueued.accepted, strict=False):
+            if one.outcome == "stale":
                 self._service.metrics.dropped({group.env_id: 1})
             else:
                 self._service.metrics.received(group.env_id)
                 self._service.latest = group.body
+
+
+def _key_of(request: web.Request) -> str | None:
+    """What the client calls these groups, so that it may send them again when it got no answer."""
+    key = request.headers.get(IDEMPOTENCY_HEADER)
+    if key is not None and not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
+        raise RefusalError(f"{IDEMPOTENCY_HEADER} must be 1 to {LONGEST_KEY} printable ASCII characters")
+    return key

@@ -117,15 +117,17 @@ class Journal:
             self._db.execute("BEGIN IMMEDIATE")
             for change in changes:
                 change.run(self._ledger)
+            self._ledger.flush()
             self._db.execute("COMMIT")
         except Exception as error:  # a full disk or a mistake of ours: nothing of this commit has happened
             log.exception("could not write; %d changes were undone", len(changes))
             self._undo()
-            reason = (
-                StorageError(f"could not write to the disk: {error}") if isinstance(error, sqlite3.Error) else error
-            )
+            is_the_disk = isinstance(error, sqlite3.Error | OSError)
+            reason = StorageError(f"could not write to the disk: {error}") if is_the_disk else error
             for change in changes:
                 change.fail(reason)
+        else:
+            self._ledger.tidy()
 
     def _undo(self) -> None:
         if self._db.in_transaction:

@@ -5,64 +5,48 @@ import sqlite3
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
 import msgspec
-from msgspec import Struct
 
 from clotho_api_server.batching import EnvId, Waiting, choose, complete_pack, shortage
 from clotho_api_server.groups import Group
+from clotho_api_server.outcomes import Accepted, Enqueued, Lease, Leased, Receipt, Trained
 from clotho_api_server.refusals import ConflictError, FullError, InvalidError, UnknownError
+from clotho_api_server.segments import Segments
 from clotho_api_server.shares import Environment, Limits, Snapshot, is_welcome
 from clotho_api_server.tally import QueueTally
 from clotho_api_server.wire import EnvRegistered, Register, RegisterEnv
 
 LEASES_REMEMBERED = 1000  # an ack whose answer got lost may be repeated this many batches later
+RECEIPTS_REMEMBERED = 10_000  # and so may groups whose answer got lost, if they came with a key
 RETRY_AFTER_SECONDS = 5
-
-Outcome = Literal["received", "buffered", "stale"]
-
-
-class Accepted(Struct, frozen=True):
-    outcome: Outcome
-    buffer_size: int = 0
-
-
-class Lease(Struct, frozen=True):
-    """A batch in somebody's hands."""
-
-    id: str
-    batch: int
-    groups: int
-    sequences: int
-    bytes: int
-
-
-class Leased(Struct, frozen=True):
-    lease: Lease
-    step: int
-    staleness: Sequence[int]  # of each group that says which policy made it
-
-
-class Trained(Struct, frozen=True):
-    step: int
-    groups: dict[EnvId, int]  # empty when it had been acknowledged before
-    dropped: dict[EnvId, int]  # groups too old for the policy that this step made
 
 
 class Ledger:
     """Owns the writing connection. A method either refuses before it changes anything, or succeeds.
 
-    After a failed transaction call `load`: the database is the truth, the counts here only mirror it.
+    Call `flush` before a transaction is committed and `tidy` after; when it failed call `load`: the database is the
+    truth, the counts here only mirror it.
     """
 
-    def __init__(self, connection: sqlite3.Connection, limits: Limits) -> None:
+    def __init__(self, connection: sqlite3.Connection, segments: Segments, limits: Limits) -> None:
         self._db = connection
+        self._segments = segments
         self._limits = limits
+        self._in_segment: Counter[int] = Counter()  # groups by the file that holds them
         self._deadlines: dict[str, float] = {}  # not on disk: a restart gives every holder its full time again
         self.load()
 
+    def flush(self) -> None:
+        self._segments.flush()
+
+    def tidy(self) -> None:
+        self._segments.committed(+self._in_segment)  # without those that have become empty
+
     def load(self) -> None:
+        self._segments.undo()
+        self._in_segment.clear()
+        self._in_segment.update(dict(self._db.execute("SELECT segment, count(*) FROM groups GROUP BY segment")))
         facts = dict(self._db.execute("SELECT name, value FROM facts"))
         self._registration = (
             msgspec.json.decode(facts["registration"], type=Register) if "registration" in facts else None
@@ -168,18 +152,35 @@ class Ledger:
             self._environments = {**self._environments, env_id: msgspec.structs.replace(env, connected=connected)}
 
     def reset(self) -> None:
-        for table in ("bodies", "groups", "batches", "environments", "facts"):
+        for table in ("groups", "batches", "receipts", "environments", "facts"):
             self._db.execute(f"DELETE FROM {table}")  # noqa: S608
         self.load()
 
     # -- groups come in
 
-    def enqueue(self, groups: Sequence[Group], *, heeds_429: bool) -> list[Accepted]:
-        """All of them or none."""
+    def enqueue(self, groups: Sequence[Group], *, heeds_429: bool, key: str | None = None) -> Enqueued:
+        """All of them or none; and none when groups with this key have come before."""
+        if (receipt := self._receipt(key)) is not None:
+            return Enqueued(receipt, ())
         for group in groups:
             self._check_fits(group)
         self._check_room(groups, heeds_429=heeds_429)
-        return [self._add(group) for group in groups]
+        accepted = [self._add(group) for group in groups]
+        counts = Counter(one.outcome for one in accepted)
+        buffer_size = next((one.buffer_size for one in reversed(accepted) if one.outcome == "buffered"), 0)
+        receipt = Receipt(len(groups), counts["buffered"], counts["stale"], buffer_size)
+        if key is not None:
+            self._remember(key, receipt)
+        return Enqueued(receipt, accepted)
+
+    def _receipt(self, key: str | None) -> Receipt | None:
+        row = self._db.execute("SELECT receipt FROM receipts WHERE key = ?", (key,)).fetchone() if key else None
+        return msgspec.json.decode(row[0], type=Receipt) if row else None
+
+    def _remember(self, key: str, receipt: Receipt) -> None:
+        row = (key, msgspec.json.encode(receipt))
+        cursor = self._db.execute("INSERT INTO receipts (key, receipt) VALUES (?, ?)", row)
+        self._db.execute("DELETE FROM receipts WHERE id <= ?", ((cursor.lastrowid or 0) - RECEIPTS_REMEMBERED,))
 
     def _check_fits(self, group: Group) -> None:
         if self._registration is None:
@@ -205,10 +206,13 @@ class Ledger:
             return Accepted("stale")
         env = self._environments.get(group.env_id) if group.env_id is not None else None
         is_part = env is not None and group.size < env.asked.group_size
-        row = ("buffered" if is_part else "queued", group.env_id, group.size, len(group.body), group.policy_version)
-        cursor = self._db.execute("INSERT INTO groups (state, env, size, bytes, version) VALUES (?, ?, ?, ?, ?)", row)
-        self._db.execute("INSERT INTO bodies (id, body) VALUES (?, ?)", (cursor.lastrowid, group.body))
-        self._queue.bytes += len(group.body)
+        place = self._segments.append(group.body)
+        self._db.execute(
+            "INSERT INTO groups (state, env, size, version, segment, offset, bytes) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ("buffered" if is_part else "queued", group.env_id, group.size, group.policy_version, *place),
+        )
+        self._in_segment[place.segment] += 1
+        self._queue.bytes += place.length
         if env is not None and is_part:
             return self._complete_from_buffer(env)
         self._queue.add(group.env_id, group.size)
@@ -430,8 +434,9 @@ class Ledger:
 
     def _delete_groups(self, ids: Iterable[int]) -> None:
         for id in ids:
-            self._db.execute("DELETE FROM bodies WHERE id = ?", (id,))
-            self._db.execute("DELETE FROM groups WHERE id = ?", (id,))
+            query = "DELETE FROM groups WHERE id = ? RETURNING segment"
+            for (segment,) in self._db.execute(query, (id,)).fetchall():
+                self._in_segment[segment] -= 1
 
     def _set_step(self, step: int) -> None:
         self._step = step

@@ -14,7 +14,7 @@ _WAITS: Final = (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800)
 
 
 class Metrics:
-    def __init__(self, state: Callable[[], Snapshot]) -> None:
+    def __init__(self, state: Callable[[], Snapshot], max_queue_bytes: int) -> None:
         self.registry = CollectorRegistry()
         self._state = state
         self._names: set[str] = set()
@@ -24,6 +24,7 @@ class Metrics:
 
         gauge("queue_groups", "Groups that wait for the trainer.", lambda s: s.queue_groups)
         gauge("queue_bytes", "Their size on disk.", lambda s: s.queue_bytes)
+        gauge("queue_limit_bytes", "The size at which groups are refused.", lambda _: max_queue_bytes)
         gauge("queue_sequences", "Their sequences.", lambda s: s.sequences)
         gauge("retained_bytes", "Trained groups kept until a checkpoint holds them.", lambda s: s.retained_bytes)
         gauge("current_step", "Optimiser steps that the trainer has acknowledged.", lambda s: s.step)

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from clotho_api_server.groups import ScoredData
 from clotho_api_server.wire import (
+    LONGEST_KEY,
     AtStep,
     CurrentStep,
     EnvIdentifier,
@@ -20,6 +21,7 @@ from clotho_api_server.wire import (
     Renewed,
 )
 from clotho_contract.api_status import ApiStatus
+from clotho_contract.names import IDEMPOTENCY_HEADER
 
 Json = dict[str, Any]
 
@@ -31,6 +33,7 @@ class Operation(Struct, frozen=True):
     body: Any = None
     answer: Any = None
     statuses: tuple[int, ...] = ()
+    may_have_a_key: bool = False
 
 
 _NUMBERS: Final[Json] = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
@@ -72,6 +75,13 @@ _GROUP: Final[Json] = {
 _GROUP_REFERENCE: Final[Json] = {"$ref": "#/components/schemas/ScoredData"}
 _LIST_OF_GROUPS: Final[Json] = {"type": "array", "items": _GROUP_REFERENCE}
 
+_KEY: Final[Json] = {
+    "name": IDEMPOTENCY_HEADER,
+    "in": "header",
+    "description": "The client's name for what it sends: sent again, it gets the same answer and nothing is added.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": "^[ -~]*$"},
+}
+
 OPERATIONS: Final = (
     Operation("get", "/", "Who answers here."),
     Operation("get", "/info", "Batch size and longest sequence; -1 until a trainer registers."),
@@ -82,8 +92,8 @@ OPERATIONS: Final = (
     Operation("post", "/register-env", "An environment joins.", RegisterEnv, EnvRegistered, (409,)),
     Operation("post", "/disconnect-env", "An environment leaves.", EnvIdentifier),
     Operation("get", "/status-env", "What an environment needs to pace itself.", EnvIdentifier, EnvStatus, (404,)),
-    Operation("post", "/scored_data", "One group; answered once it is on disk.", _GROUP_REFERENCE, None, (429, 503)),
-    Operation("post", "/scored_data_list", "Several groups, all or none.", _LIST_OF_GROUPS, None, (429, 503)),
+    Operation("post", "/scored_data", "One group; answered once on disk.", _GROUP_REFERENCE, None, (429, 503), True),
+    Operation("post", "/scored_data_list", "Several groups, all or none.", _LIST_OF_GROUPS, None, (429, 503), True),
     Operation("get", "/batch", "The next batch or null; counts as trained once it has been sent."),
     Operation("post", "/lease", "The next batch, to be acknowledged; waits for one.", LeaseRequest, None, (204, 409)),
     Operation("post", "/lease/{id}/renew", "More time for a lease.", None, Renewed, (409,)),
@@ -141,12 +151,14 @@ def _describe(operation: Operation) -> Json:
             described["responses"][str(status)] = {"description": _MEANINGS[status]}
     if "{id}" in operation.path:
         described["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if operation.may_have_a_key:
+        described["parameters"] = [_KEY]
     return described
 
 
 _MEANINGS: Final = {
     204: "No batch came in time.",
-    400: "The body is not what its encoding says.",
+    400: "The body is not what its encoding says, or a header cannot be used.",
     403: "The administrator's token is needed.",
     404: "This environment is not registered.",
     408: "The body came too slowly.",

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Final
 
 FILE_NAME: Final = "trajectories.sqlite3"
-_VERSION: Final = 1
-_PAGE_BYTES: Final = 32768  # groups are megabytes: large pages halve the time of a commit
+_VERSION: Final = 2
 
-# Bodies live apart so that moving a group from queue to batch does not rewrite megabytes.
 _TABLES: Final = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE environments (id INTEGER PRIMARY KEY, name TEXT NOT NULL, asked BLOB NOT NULL, connected INTEGER NOT NULL);
@@ -30,14 +28,20 @@ CREATE TABLE groups (
     size INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
     version INTEGER,
-    batch INTEGER REFERENCES batches (id)
+    batch INTEGER REFERENCES batches (id),
+    segment INTEGER NOT NULL,  -- the file that holds its bytes, and where in it
+    offset INTEGER NOT NULL
 );
-CREATE TABLE bodies (id INTEGER PRIMARY KEY REFERENCES groups (id), body BLOB NOT NULL);
+CREATE TABLE receipts (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, receipt BLOB NOT NULL);
 CREATE INDEX arrival ON groups (state, id, env, size, bytes, version);
 CREATE INDEX arrival_by_environment ON groups (state, env, id, size);
 CREATE INDEX members ON groups (batch, id, env, size, bytes) WHERE batch IS NOT NULL;
 CREATE INDEX batches_by_state ON batches (state, id);
 """
+
+
+class FormatError(Exception):
+    """The folder was written by a server that this one does not understand."""
 
 
 def open_database(folder: Path) -> sqlite3.Connection:
@@ -46,22 +50,23 @@ def open_database(folder: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(folder / FILE_NAME, isolation_level=None, check_same_thread=False)
     try:
         prepare(connection)
-    except sqlite3.Error:
+    except (sqlite3.Error, FormatError):
         connection.close()
         raise
     return connection
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA journal_size_limit = {256 * 1024**2}")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
         connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;")
     elif version != _VERSION:
-        raise sqlite3.DatabaseError(f"the data has format {version}, this server reads {_VERSION}")
+        raise FormatError(
+            f"the data folder has format {version}, this server reads {_VERSION}: use the server that wrote it, "
+            "or empty the folder (groups that wait are lost, the trainer goes on from its checkpoint)"
+        )
 
 
 def open_reader(folder: Path) -> sqlite3.Connection:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from clotho_api_server.ledger import Ledger
 from clotho_api_server.metrics import Metrics
 from clotho_api_server.presence import Presence
 from clotho_api_server.schema import open_database, open_reader
+from clotho_api_server.segments import Place, Segments
 from clotho_api_server.shares import Limits, Snapshot
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Service:
     def __init__(self, folder: Path, settings: ServiceSettings) -> None:
         self.settings = settings
         self.state = Snapshot()
-        self.metrics = Metrics(lambda: self.state)
+        self.metrics = Metrics(lambda: self.state, settings.limits.max_queue_bytes)
         self.budget = Budget(BODIES_IN_MEMORY)
         self.presence = Presence(settings.environment_timeout, time.monotonic())
         self.closing = False
@@ -47,7 +47,8 @@ class Service:
         self.latest: bytes | None = None
         self._changed = asyncio.Event()
         connection = open_database(folder)
-        ledger = Ledger(connection, settings.limits)
+        self._segments = Segments(folder)
+        ledger = Ledger(connection, self._segments, settings.limits)
         self._journal = Journal(connection, ledger, self._publish, self.metrics.disk_write.observe)
         self._reader = open_reader(folder)
         self._reading = ThreadPoolExecutor(1, "reader")
@@ -55,7 +56,8 @@ class Service:
 
     async def start(self) -> None:
         await self._journal.change(lambda ledger: ledger.resume(time.monotonic()))
-        self.latest = await self.read("SELECT body FROM bodies ORDER BY id DESC LIMIT 1", ())
+        newest = await self._places("ORDER BY id DESC LIMIT 1", ())
+        self.latest = await self.read(newest[0]) if newest else None
         log.info(
             "serving",
             extra={"step": self.state.step, "groups": self.state.queue_groups, "bytes": self.state.queue_bytes},
@@ -64,6 +66,7 @@ class Service:
     async def close(self) -> None:
         self.begin_closing()
         await self._journal.close()
+        self._segments.close()
         self._reading.shutdown()
         self._checking.shutdown()
         self._reader.close()
@@ -76,18 +79,13 @@ class Service:
     async def change(self, apply: Callable[[Ledger], T], weight: int = 0) -> T:
         return await self._journal.change(apply, weight)
 
-    async def read(self, query: str, parameters: tuple[object, ...]) -> bytes | None:
-        """One body from the disk; None when it is not there any more."""
-        row = await asyncio.get_running_loop().run_in_executor(self._reading, self._fetch, query, parameters)
-        return row[0] if row else None
+    async def read(self, place: Place) -> bytes | None:
+        """One group from the disk; None when it is not there any more."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._segments.read, place)
 
-    async def members(self, batch: int) -> list[int]:
+    async def members(self, batch: int) -> list[Place]:
         """The groups of a batch in arrival order."""
-
-        def query(reader: sqlite3.Connection) -> list[int]:
-            return [id for (id,) in reader.execute("SELECT id FROM groups WHERE batch = ? ORDER BY id", (batch,))]
-
-        return await asyncio.get_running_loop().run_in_executor(self._reading, query, self._reader)
+        return await self._places("WHERE batch = ? ORDER BY id", (batch,))
 
     async def check(self, work: Callable[[], T]) -> T:
         """Work on a large body, away from the event loop."""
@@ -131,9 +129,12 @@ class Service:
     def problem(self) -> str | None:
         return self._journal.problem
 
-    def _fetch(self, query: str, parameters: tuple[object, ...]) -> tuple[bytes] | None:
-        row: tuple[bytes] | None = self._reader.execute(query, parameters).fetchone()
-        return row
+    async def _places(self, which: str, values: tuple[int, ...]) -> list[Place]:
+        def query() -> list[Place]:
+            rows = self._reader.execute(f"SELECT segment, offset, bytes FROM groups {which}", values)  # noqa: S608
+            return [Place(*row) for row in rows]
+
+        return await asyncio.get_running_loop().run_in_executor(self._reading, query)
 
     def _publish(self, state: Snapshot) -> None:
         self.state = state

@@ -10,6 +10,7 @@ from msgspec.json import Decoder
 from clotho_api_server.refusals import InvalidError, Location
 
 INT64 = 2**63 - 1
+LONGEST_KEY = 255
 Int = Annotated[int, Meta(ge=-INT64 - 1, le=INT64)]
 Step = Annotated[int, Meta(ge=0, le=INT64)]
 Name = Annotated[str, Meta(max_length=512)]

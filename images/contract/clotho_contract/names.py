@@ -25,3 +25,4 @@ TERMINATION_MESSAGE_VARIABLE: Final = "CLOTHO_TERMINATION_MESSAGE"
 
 POLICY_VERSION_HEADER: Final = "X-Clotho-Policy-Version"
 PROTOCOL_HEADER: Final = "X-Clotho-Protocol"  # a client that sends it understands 429 and Retry-After
+IDEMPOTENCY_HEADER: Final = "Idempotency-Key"  # names the groups of a request, which may then be sent again

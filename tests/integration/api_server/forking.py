@@ -3,8 +3,10 @@
 import os
 import sys
 
+from clotho_api_server import segments
 from clotho_api_server.command import main
 
+segments.SEGMENT_BYTES = 64 * 1024  # so that files end and go while they are watched
 copy = 0
 for _ in sys.stdin:
     if copy:

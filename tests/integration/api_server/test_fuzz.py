@@ -29,13 +29,21 @@ GROUP = {
     "images": None,
     "env_id": 0,
 }
+LONG_ROWS = [list(range(300)), [-100] * 300]
+LONG_GROUP = {
+    **GROUP,
+    "tokens": LONG_ROWS,
+    "masks": LONG_ROWS,
+    "advantages": [[0.5] * 300] * 2,
+    "inference_logprobs": [[-1e-7, *range(299)]] * 2,
+}
 BODIES: dict[str, Any] = {
     "/register": TRAINER,
     "/register-env": ENVIRONMENT,
     "/disconnect-env": {"env_id": 0},
     "/status-env": {"env_id": 0},
     "/scored_data": GROUP,
-    "/scored_data_list": [GROUP, GROUP],
+    "/scored_data_list": [GROUP, LONG_GROUP],
     "/lease": {"wait_seconds": 0},
     "/lease/{id}/ack": {"step": 1},
     "/checkpointed": {"step": 1},
@@ -89,6 +97,8 @@ def requests(draw: st.DrawFn) -> tuple[str, str, bytes, dict[str, str]]:
     headers = {"Content-Type": draw(st.sampled_from(["application/json", "text/plain"]))}
     if draw(st.booleans()):
         headers["X-Clotho-Protocol"] = draw(st.sampled_from(["1", "zwei"]))
+    if draw(st.booleans()):
+        headers["Idempotency-Key"] = draw(st.sampled_from(["a", "b", "", "c" * 300, "\xfc", "'; --", " "]))
     if draw(st.integers(0, 4)) == 0:
         headers["Content-Encoding"] = draw(st.sampled_from(["gzip", "GZIP, br"]))
         body = draw(st.sampled_from([gzip.compress(body), body, gzip.compress(body)[:-3]]))
@@ -108,7 +118,7 @@ def test_no_request_makes_the_server_fail(tmp_path_factory: pytest.TempPathFacto
 
     async def attack(batch: list[tuple[str, str, bytes, dict[str, str]]]) -> None:
         async with Servers(folder / "data").serving(limits={"max_queue_bytes": 100_000}) as api:
-            await api.post("/register", TRAINER)
+            await api.post("/register", {**TRAINER, "max_token_len": 0})
             await api.post("/scored_data_list", [{**GROUP, "env_id": None}] * 2)
             held = (await api.post("/lease", {}))["lease_id"]
             for method, path, body, headers in batch:

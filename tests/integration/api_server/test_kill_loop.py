@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from trajectory_servers import SOURCES, free_port, write_config
+from trajectory_servers import SOURCES, ServerProcess, free_port, start_ours, write_config
 
 KILLS = 200
 ENVIRONMENTS = 3
@@ -46,32 +46,48 @@ class Run:
         self.step = 0
         self.finished = asyncio.Event()
 
-    async def post(self, path: str, body: Any) -> tuple[int, Any]:
-        async with self._session.post(self._url + path, json=body) as response:
+    async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        async with self._session.post(self._url + path, json=body, headers=headers) as response:
             content = await response.read()
             return response.status, (await response.json() if content else None)
 
-    async def post_until_answered(self, path: str, body: Any) -> tuple[int, Any]:
+    async def post_until_answered(self, path: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
         while True:
             try:
-                return await self.post(path, body)
+                return await self.post(path, body, headers)
             except GONE:
                 await asyncio.sleep(0.005)
 
     async def produce(self, environment: int) -> None:
-        """Numbers leave their environment in order; one without an answer is not sent again."""
+        """Numbers leave their environment in order, a short and a long row each."""
         for count in itertools.count():
             if self.finished.is_set():
                 return
             number = count * ENVIRONMENTS + environment
-            row = [[number] * 50] * 2
-            try:
-                status, _ = await self.post("/scored_data", {"tokens": row, "masks": row, "scores": [1.0, 0.0]})
-                assert status in (200, 503)
-                (self.answered if status == 200 else self.unanswered).add(number)
-            except GONE:
-                self.unanswered.add(number)
-                await asyncio.sleep(0.005)
+            rows = [[number] * 50, [number] * 500]
+            group = {"tokens": rows, "masks": rows, "scores": [1.0, 0.0]}
+            await (self.send_once if environment == 0 else self.send_with_key)(number, group)
+
+    async def send_once(self, number: int, group: Any) -> None:
+        """One without an answer is not sent again: it may be there or not."""
+        try:
+            status, _ = await self.post("/scored_data", group)
+            assert status in (200, 503)
+            (self.answered if status == 200 else self.unanswered).add(number)
+        except GONE:
+            self.unanswered.add(number)
+            await asyncio.sleep(0.005)
+
+    async def send_with_key(self, number: int, group: Any) -> None:
+        """One without an answer is sent again, though the server may have it."""
+        key = {"Idempotency-Key": f"group {number}"}
+        while True:
+            status, answer = await self.post_until_answered("/scored_data", group, key)
+            if status == 200:
+                assert answer == {"status": "received"}
+                self.answered.add(number)
+                return
+            assert status == 503
 
     async def train(self) -> None:
         """Leases, acknowledges until it is told so, and lets checkpoints follow now and then."""
@@ -178,3 +194,31 @@ async def test_nothing_is_lost_or_trained_twice(tmp_path: Path) -> None:
     for environment in range(ENVIRONMENTS):
         own = [number for number in run.trained if number % ENVIRONMENTS == environment]
         assert own == sorted(own)
+
+
+async def test_a_group_whose_answer_died_with_the_server_is_kept_once(tmp_path: Path) -> None:
+    port, data = free_port(), tmp_path / "data"
+    script = [
+        sys.executable,
+        str(Path(__file__).parent / "dying.py"),
+        "--config",
+        str(write_config(tmp_path / "r.yaml")),
+    ]
+    options = ["--data", str(data), "--host", "127.0.0.1", "--port", str(port), "--insecure-no-auth"]
+    server = ServerProcess([*script, *options], port, "/readyz", {"PYTHONPATH": os.pathsep.join(SOURCES)})
+    row = [[5] * 50] * 2
+    group, key = {"tokens": row, "masks": row, "scores": [1.0, 0.0]}, {"Idempotency-Key": "the same"}
+    async with aiohttp.ClientSession() as session:
+        run = Run(server.url, session)
+        assert (await run.post("/register", {**TRAINER, "batch_size": 2}))[0] == 200
+        with pytest.raises(GONE):
+            await run.post("/scored_data", group, key)
+        assert server.process.wait(timeout=60) == -signal.SIGKILL
+        server = start_ours(data, port=port)
+        try:
+            assert await run.post("/scored_data", group, key) == (200, {"status": "received"})
+            assert await run.train_one_batch(wait_seconds=0)
+            assert not await run.train_one_batch(wait_seconds=0)
+        finally:
+            server.stop()
+    assert run.trained == [5]

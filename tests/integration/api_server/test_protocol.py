@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import json
+import os
 from typing import Any
 
 import aiohttp
@@ -184,6 +186,10 @@ async def test_a_full_queue_says_429_to_those_who_understand_and_holds_the_other
         for mark in (2, 3):
             await api.post("/scored_data", group(mark))
         assert (await api.get("/status"))["full"]
+        async with api.session.get(api.url + "/metrics") as response:
+            lines = (await response.text()).splitlines()
+        assert "clotho_api_queue_limit_bytes 700.0" in lines
+        assert 'clotho_api_groups_rejected_total{environment="unknown",reason="full"} 1.0' in lines
         assert (await api.post("/scored_data", group(4), status=503))["detail"].startswith("the queue is full")
         assert (await api.get("/status"))["queue_size"] == 3
     async with servers.serving(limits={"max_queue_bytes": 700}, patience_when_full=60.0) as api:
@@ -249,18 +255,61 @@ async def test_a_body_that_comes_too_slowly(api, monkeypatch: pytest.MonkeyPatch
     writer.close()
 
 
-async def test_a_full_disk_is_survived(api) -> None:
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+async def test_a_full_disk_is_survived(api, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     await api.register(batch_size=2)
     await api.post("/scored_data", group(1))
-    limit = await api.service.change(lambda ledger: ledger._db.execute("PRAGMA max_page_count = 1").fetchone()[0])
-    big = group(2, tokens=[[1] * 64] * 2, masks=[[1] * 64] * 2, messages=[[{"role": "user", "content": "x" * 300_000}]])
-    assert "full" in (await api.post("/scored_data", big, status=503))["detail"]
-    status = await api.get("/status")
-    assert status["queue_size"] == 1
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        refused = await api.post("/scored_data", group(2), headers={"Idempotency-Key": "two"}, status=503)
+        assert "No space left" in refused["detail"]
+    assert (await api.get("/status"))["queue_size"] == 1
+    await api.post("/scored_data", group(2), headers={"Idempotency-Key": "two"})
+    assert [marks((await api.get("/batch"))["batch"]) for _ in range(2)] == [[1], [2]]
+
+
+async def test_a_full_index_is_survived(api) -> None:
+    await api.register(batch_size=2)
+    await api.post("/scored_data", group(1))
+    many = [group(n) for n in range(2, 2000)]
+    await api.service.change(lambda ledger: ledger._db.execute("PRAGMA max_page_count = 1").fetchone())
+    assert "full" in (await api.post("/scored_data_list", many, status=503))["detail"]
+    assert (await api.get("/status"))["queue_size"] == 1
     await api.service.change(lambda ledger: ledger._db.execute("PRAGMA max_page_count = 1000000").fetchone())
-    await api.post("/scored_data", big)
-    assert len((await api.get("/batch"))["batch"]) == 1
-    assert limit > 0
+    await api.post("/scored_data_list", many)
+    assert [marks((await api.get("/batch"))["batch"]) for _ in range(2)] == [[1], [2]]
+
+
+async def test_groups_sent_again_with_their_key_are_kept_once(servers) -> None:
+    key = {"Idempotency-Key": "0b9e5ac4"}
+    async with servers.serving() as api:
+        await api.register(batch_size=4, max_token_len=0)
+        await api.register_environment(group_size=4)
+        answers = [await api.post("/scored_data", group(1, 3, env_id=0), headers=key) for _ in range(2)]
+        assert answers == [{"status": "buffered", "buffer_size": 3}] * 2
+        other = {"Idempotency-Key": "a list"}
+        for _ in range(2):
+            answer = await api.post("/scored_data_list", [group(2, 4), group(3, 4)], headers=other)
+            assert answer == {"status": "received", "groups_processed": 2}
+        assert (await api.get("/status"))["queue_size"] == 2
+    async with servers.serving() as api:
+        assert await api.post("/scored_data", group(1, 3, env_id=0), headers=key) == answers[0]
+        assert (await api.get("/status"))["queue_size"] == 2
+        received = api.service.metrics.registry.get_sample_value(
+            "clotho_api_groups_received_total", {"environment": "env"}
+        )
+        assert received is None
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "schl\xfcssel", "a\tb"])
+async def test_keys_that_cannot_be_kept_are_refused(api, key: str) -> None:
+    answer = await api.post("/scored_data", group(1), headers={"Idempotency-Key": key}, status=400)
+    assert "1 to 255 printable ASCII characters" in answer["detail"]
+    assert (await api.get("/status"))["queue_size"] == 0
 
 
 async def test_unknown_places_and_environments(api) -> None:

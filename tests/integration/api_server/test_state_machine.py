@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from clotho_api_server.groups import Group
-from clotho_api_server.ledger import Leased, Ledger
+from clotho_api_server.ledger import Ledger
+from clotho_api_server.outcomes import Leased
 from clotho_api_server.refusals import ConflictError
 from clotho_api_server.schema import open_database
+from clotho_api_server.segments import FOLDER_NAME, SEGMENT_BYTES, Place, Segments
 from clotho_api_server.shares import Limits
 from clotho_api_server.wire import Register, RegisterEnv
 
@@ -32,7 +35,7 @@ def trainer(batch_size: int, step: int) -> Register:
 
 
 class Runs(RuleBasedStateMachine):
-    """The model is a handful of sets; the ledger works on a real file that is closed and opened again."""
+    """The model is a handful of sets; the ledger works on real files that are closed and opened again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,6 +44,9 @@ class Runs(RuleBasedStateMachine):
         self.clock = 0.0
         self.step = 0
         self.sent: dict[int, int] = {}  # number of the group -> its environment
+        self.keys: dict[str, list[Group]] = {}
+        self.small_files = patch(f"{Segments.__module__}.SEGMENT_BYTES", min(SEGMENT_BYTES, 8))
+        self.small_files.start()
         self.delivered: set[int] = set()
         self.trained: dict[int, int] = {}  # number -> step, as far as no rollback undid it
         self.in_checkpoint: set[int] = set()
@@ -52,7 +58,8 @@ class Runs(RuleBasedStateMachine):
     def open(self) -> None:
         self.database = open_database(Path(self.folder.name))
         self.database.execute("PRAGMA synchronous = OFF")  # these crashes are of the process, not of the machine
-        self.ledger = Ledger(self.database, LIMITS)
+        self.segments = Segments(Path(self.folder.name))
+        self.ledger = Ledger(self.database, self.segments, LIMITS)
         self.commit(lambda: self.ledger.resume(self.clock))
 
     def commit(self, change: Callable[[], T]) -> T:
@@ -60,11 +67,14 @@ class Runs(RuleBasedStateMachine):
         try:
             return change()
         finally:
+            self.ledger.flush()
             self.database.execute("COMMIT")
+            self.ledger.tidy()
 
     def numbers_in(self, leased: Leased) -> list[int]:
-        query = "SELECT body FROM bodies JOIN groups USING (id) WHERE batch = ? ORDER BY id"
-        return [json.loads(body) for (body,) in self.database.execute(query, (leased.lease.batch,))]
+        query = "SELECT segment, offset, bytes FROM groups WHERE batch = ? ORDER BY id"
+        places = self.database.execute(query, (leased.lease.batch,)).fetchall()
+        return [json.loads(self.segments.read(Place(*place)) or b"") for place in places]
 
     def new_group(self, env_id: int) -> Group:
         number = next(self.numbers)
@@ -80,8 +90,19 @@ class Runs(RuleBasedStateMachine):
     @rule(env_id=ENVIRONMENTS, count=st.integers(1, 4))
     def enqueue(self, env_id: int, count: int) -> None:
         groups = [self.new_group(env_id) for _ in range(count)]
-        self.commit(lambda: self.ledger.enqueue(groups, heeds_429=False))
+        key = f"groups from {groups[0].body!r}"
+        self.commit(lambda: self.ledger.enqueue(groups, heeds_429=False, key=key))
+        self.keys[key] = groups
         self.sent |= {json.loads(group.body): env_id for group in groups}
+
+    @precondition(lambda self: self.keys)
+    @rule(data=st.data())
+    def enqueue_again(self, data: st.DataObject) -> None:
+        """The answer got lost, whatever has happened since."""
+        key = data.draw(st.sampled_from(sorted(self.keys)))
+        groups = self.keys[key]
+        again = self.commit(lambda: self.ledger.enqueue(groups, heeds_429=False, key=key))
+        assert (again.receipt.groups, again.accepted) == (len(groups), ())
 
     @rule(sent=st.booleans())
     def lease(self, sent: bool) -> None:
@@ -163,9 +184,10 @@ class Runs(RuleBasedStateMachine):
         """What was not committed never happened; whoever holds a batch can still acknowledge it."""
         groups = [self.new_group(env_id)]
         self.database.execute("BEGIN IMMEDIATE")
-        self.ledger.enqueue(groups, heeds_429=False)
+        self.ledger.enqueue(groups, heeds_429=False, key="never committed")
         self.ledger.lease(self.clock)
         self.database.close()
+        self.segments.close()
         for lease_id in self.unsent & set(self.leases):
             self.uncertain[lease_id] = self.leases.pop(lease_id)
         self.open()
@@ -175,6 +197,13 @@ class Runs(RuleBasedStateMachine):
         before = self.ledger.snapshot()
         self.ledger.load()
         assert self.ledger.snapshot() == before
+
+    @invariant()
+    def only_files_that_are_needed_are_kept(self) -> None:
+        needed = {str(number) for (number,) in self.database.execute("SELECT segment FROM groups")}
+        kept = {path.name for path in (Path(self.folder.name) / FOLDER_NAME).iterdir()}
+        assert needed <= kept
+        assert len(kept - needed) <= 1  # the one being written
 
     @invariant()
     def the_step_is_the_trainers(self) -> None:
@@ -188,6 +217,8 @@ class Runs(RuleBasedStateMachine):
             left += self.numbers_in(leased)
         assert sorted([*left, *self.trained]) == sorted(self.sent)
         self.database.close()
+        self.segments.close()
+        self.small_files.stop()
         self.folder.cleanup()
 
 

@@ -1,16 +1,19 @@
-"""The life of groups and batches, on a database in memory."""
+"""The life of groups and batches, on a database in memory and files of bytes beside it."""
 
 import json
 import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clotho_api_server.groups import Group
-from clotho_api_server.ledger import LEASES_REMEMBERED, Leased, Ledger
+from clotho_api_server.ledger import LEASES_REMEMBERED, RECEIPTS_REMEMBERED, Ledger
+from clotho_api_server.outcomes import Leased
 from clotho_api_server.refusals import ConflictError, FullError, InvalidError, UnknownError
-from clotho_api_server.schema import prepare
+from clotho_api_server.schema import FormatError, prepare
+from clotho_api_server.segments import Place, Segments
 from clotho_api_server.shares import Limits
 from clotho_api_server.wire import Register, RegisterEnv
 
@@ -25,9 +28,15 @@ def database() -> sqlite3.Connection:
 
 
 @pytest.fixture
-def make(database: sqlite3.Connection) -> Make:
+def segments(tmp_path: Path) -> Segments:
+    return Segments(tmp_path)
+
+
+@pytest.fixture
+def make(database: sqlite3.Connection, segments: Segments) -> Make:
     def make(**limits: Any) -> Ledger:
-        return Ledger(database, Limits(**{"max_queue_bytes": 10**9, "max_off_policy_batches": 100, **limits}))
+        segments.committed({segment for (segment,) in database.execute("SELECT segment FROM groups")})
+        return Ledger(database, segments, Limits(**{"max_queue_bytes": 10**9, "max_off_policy_batches": 100, **limits}))
 
     return make
 
@@ -45,7 +54,7 @@ def group(mark: int, size: int = 2, env_id: int | None = None, version: int | No
 
 
 def put(ledger: Ledger, *groups: Group, heeds_429: bool = False) -> list[str]:
-    return [accepted.outcome for accepted in ledger.enqueue(groups, heeds_429=heeds_429)]
+    return [one.outcome for one in ledger.enqueue(groups, heeds_429=heeds_429).accepted]
 
 
 def take(ledger: Ledger, now: float = 0.0, *, plain: bool = False) -> Leased:
@@ -54,26 +63,30 @@ def take(ledger: Ledger, now: float = 0.0, *, plain: bool = False) -> Leased:
     return leased
 
 
-def marks(database: sqlite3.Connection, leased: Leased) -> list[int]:
-    rows = database.execute(
-        "SELECT body FROM bodies JOIN groups USING (id) WHERE batch = ? ORDER BY id", (leased.lease.batch,)
-    )
-    return [json.loads(body)["mark"] for (body,) in rows]
+@pytest.fixture
+def marks(database: sqlite3.Connection, segments: Segments) -> Callable[[Leased], list[int]]:
+    def marks(leased: Leased) -> list[int]:
+        query = "SELECT segment, offset, bytes FROM groups WHERE batch = ? ORDER BY id"
+        rows = database.execute(query, (leased.lease.batch,))
+        return [json.loads(segments.read(Place(*row)) or b"")["mark"] for row in rows]
+
+    return marks
 
 
 def same_after_reload(ledger: Ledger) -> bool:
     """The counts kept in memory are those that the database would give."""
     before = ledger.snapshot()
+    ledger.tidy()
     ledger.load()
     return before == ledger.snapshot()
 
 
-def test_batches_are_first_in_first_out_and_the_step_counts_acknowledged_ones(database, make: Make) -> None:
+def test_batches_are_first_in_first_out_and_the_step_counts_acknowledged_ones(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer())
     put(ledger, *(group(n) for n in range(6)))
     first, second = take(ledger), take(ledger)
-    assert (marks(database, first), marks(database, second)) == ([0, 1], [2, 3])
+    assert (marks(first), marks(second)) == ([0, 1], [2, 3])
     assert ledger.snapshot().step == 0
     assert ledger.acknowledge(first.lease.id, 1).step == 1
     assert ledger.acknowledge(second.lease.id, 2).step == 2
@@ -81,13 +94,13 @@ def test_batches_are_first_in_first_out_and_the_step_counts_acknowledged_ones(da
     assert same_after_reload(ledger)
 
 
-def test_groups_before_registration_are_kept(database, make: Make) -> None:
+def test_groups_before_registration_are_kept(marks, make: Make) -> None:
     ledger = make()
     put(ledger, group(0), group(1))
     with pytest.raises(ConflictError):
         ledger.lease(0)
     ledger.register(trainer())
-    assert marks(database, take(ledger)) == [0, 1]
+    assert marks(take(ledger)) == [0, 1]
 
 
 def test_acknowledging_twice_is_harmless_and_long_remembered(make: Make) -> None:
@@ -114,7 +127,7 @@ def test_a_step_cannot_go_back_without_registering(make: Make) -> None:
         ledger.acknowledge(take(ledger).lease.id, 6)
 
 
-def test_an_expired_lease_is_delivered_again_before_newer_ones(database, make: Make) -> None:
+def test_an_expired_lease_is_delivered_again_before_newer_ones(marks, make: Make) -> None:
     ledger = make(lease_seconds=10.0)
     ledger.register(trainer())
     put(ledger, *(group(n) for n in range(4)))
@@ -127,17 +140,17 @@ def test_an_expired_lease_is_delivered_again_before_newer_ones(database, make: M
     with pytest.raises(ConflictError):
         ledger.acknowledge(first.lease.id, 1)
     again = take(ledger, now=15)
-    assert marks(database, again) == [0, 1]
+    assert marks(again) == [0, 1]
     assert again.lease.id != first.lease.id
     assert same_after_reload(ledger)
 
 
-def test_a_released_lease_is_delivered_again(database, make: Make) -> None:
+def test_a_released_lease_is_delivered_again(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer())
     put(ledger, *(group(n) for n in range(4)))
     ledger.release(take(ledger).lease.id)
-    assert marks(database, take(ledger)) == [0, 1]
+    assert marks(take(ledger)) == [0, 1]
     with pytest.raises(ConflictError):
         ledger.release("unheard of")
 
@@ -150,13 +163,13 @@ def test_a_plain_batch_is_gone_once_delivered(database, make: Make) -> None:
     ledger.deliver(leased.lease.id)
     ledger.forget_delivered()
     assert ledger.snapshot().step == 1
-    assert database.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
+    assert database.execute("SELECT count(*) FROM groups").fetchone() == (0,)
     ledger.register(trainer(starting_step=0))
     assert ledger.lease(0) is None
     assert same_after_reload(ledger)
 
 
-def test_a_plain_batch_whose_client_vanished_at_the_end_is_taken_back(database, make: Make) -> None:
+def test_a_plain_batch_whose_client_vanished_at_the_end_is_taken_back(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer())
     put(ledger, group(0), group(1))
@@ -164,10 +177,10 @@ def test_a_plain_batch_whose_client_vanished_at_the_end_is_taken_back(database, 
     ledger.deliver(leased.lease.id)
     ledger.take_back(leased.lease.batch)
     assert ledger.snapshot().step == 0
-    assert marks(database, take(ledger)) == [0, 1]
+    assert marks(take(ledger)) == [0, 1]
 
 
-def test_a_restart_returns_interrupted_responses_and_renews_leases(database, make: Make) -> None:
+def test_a_restart_returns_interrupted_responses_and_renews_leases(marks, make: Make) -> None:
     ledger = make(lease_seconds=10.0)
     ledger.register(trainer())
     put(ledger, *(group(n) for n in range(4)))
@@ -177,11 +190,11 @@ def test_a_restart_returns_interrupted_responses_and_renews_leases(database, mak
     restarted = make(lease_seconds=10.0)
     restarted.resume(now=100.0)
     assert restarted.expire(now=109.0) == 0
-    assert marks(database, take(restarted, now=109.0)) == [0, 1]
+    assert marks(take(restarted, now=109.0)) == [0, 1]
     assert restarted.acknowledge(held.lease.id, 1).step == 1
 
 
-def test_a_batch_that_may_not_have_arrived_before_the_crash_goes_to_whoever_speaks_first(database, make: Make) -> None:
+def test_a_batch_that_may_not_have_arrived_before_the_crash_goes_to_whoever_speaks_first(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer())
     put(ledger, *(group(n) for n in range(4)))
@@ -193,13 +206,13 @@ def test_a_batch_that_may_not_have_arrived_before_the_crash_goes_to_whoever_spea
     unsent = take(restarted)
     again = make()
     again.resume(now=0)
-    assert marks(database, take(again)) == [2, 3]
+    assert marks(take(again)) == [2, 3]
     with pytest.raises(ConflictError):
         again.acknowledge(unsent.lease.id, 2)
     assert same_after_reload(again)
 
 
-def test_a_trainer_that_starts_again_gets_back_what_its_checkpoint_lacks(database, make: Make) -> None:
+def test_a_trainer_that_starts_again_gets_back_what_its_checkpoint_lacks(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=2))
     put(ledger, *(group(n) for n in range(6)))
@@ -209,20 +222,20 @@ def test_a_trainer_that_starts_again_gets_back_what_its_checkpoint_lacks(databas
     held = take(ledger)
     ledger.register(trainer(batch_size=2, starting_step=2))
     assert ledger.snapshot().step == 2
-    assert [marks(database, take(ledger)) for _ in range(4)] == [[2], [3], [4], [5]]
+    assert [marks(take(ledger)) for _ in range(4)] == [[2], [3], [4], [5]]
     with pytest.raises(ConflictError):
         ledger.acknowledge(held.lease.id, 5)
     assert same_after_reload(ledger)
 
 
-def test_the_step_of_the_checkpoint_itself_is_not_trained_again(database, make: Make) -> None:
+def test_the_step_of_the_checkpoint_itself_is_not_trained_again(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=2))
     put(ledger, group(0), group(1))
     for step in (1, 2):
         ledger.acknowledge(take(ledger).lease.id, step)
     ledger.register(trainer(batch_size=2, starting_step=1))
-    assert marks(database, take(ledger)) == [1]
+    assert marks(take(ledger)) == [1]
     assert ledger.lease(0) is None
 
 
@@ -243,14 +256,14 @@ def test_registering_ahead_takes_the_trainers_word(make: Make) -> None:
     assert ledger.snapshot().step == 40
 
 
-def test_another_batch_size_dissolves_what_was_batched(database, make: Make) -> None:
+def test_another_batch_size_dissolves_what_was_batched(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=4))
     put(ledger, *(group(n) for n in range(4)))
     ledger.acknowledge(take(ledger).lease.id, 1)
     take(ledger)
     ledger.register(trainer(batch_size=8, starting_step=0))
-    assert marks(database, take(ledger)) == [0, 1, 2, 3]
+    assert marks(take(ledger)) == [0, 1, 2, 3]
     assert same_after_reload(ledger)
 
 
@@ -287,17 +300,17 @@ def test_environments_are_numbered_and_named(make: Make) -> None:
         ledger.set_connected(3, True)
 
 
-def test_smaller_parts_wait_until_they_make_up_a_group(database, make: Make) -> None:
+def test_smaller_parts_wait_until_they_make_up_a_group(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=4))
     ledger.register_environment(environment(group_size=4))
-    first = ledger.enqueue([group(0, size=3, env_id=0)], heeds_429=False)[0]
-    assert (first.outcome, first.buffer_size) == ("buffered", 3)
+    first = ledger.enqueue([group(0, size=3, env_id=0)], heeds_429=False).receipt
+    assert (first.buffered, first.buffer_size) == (1, 3)
     assert ledger.lease(0) is None
     assert same_after_reload(ledger)
-    second = ledger.enqueue([group(1, size=1, env_id=0)], heeds_429=False)[0]
-    assert (second.outcome, second.buffer_size) == ("buffered", 0)
-    assert marks(database, take(ledger)) == [0, 1]
+    second = ledger.enqueue([group(1, size=1, env_id=0)], heeds_429=False).receipt
+    assert (second.buffered, second.buffer_size) == (1, 0)
+    assert marks(take(ledger)) == [0, 1]
 
 
 def test_parts_that_never_add_up_do_not_pile_up(make: Make) -> None:
@@ -309,7 +322,7 @@ def test_parts_that_never_add_up_do_not_pile_up(make: Make) -> None:
         put(ledger, group(9, size=3, env_id=0))
 
 
-def test_a_dead_environments_minimum_does_not_hold_up_batches(database, make: Make) -> None:
+def test_a_dead_environments_minimum_does_not_hold_up_batches(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer())
     ledger.register_environment(environment(share=0.5))
@@ -317,7 +330,7 @@ def test_a_dead_environments_minimum_does_not_hold_up_batches(database, make: Ma
     put(ledger, group(0, env_id=1), group(1, env_id=1))
     assert ledger.lease(0) is None
     ledger.set_connected(0, False)
-    assert marks(database, take(ledger)) == [0, 1]
+    assert marks(take(ledger)) == [0, 1]
 
 
 def test_the_queue_is_bounded_in_batches_for_those_who_understand(make: Make) -> None:
@@ -360,7 +373,7 @@ def test_a_full_queue_takes_what_the_batch_waits_for(make: Make) -> None:
     take(ledger)
 
 
-def test_old_groups_are_dropped_and_reported(database, make: Make) -> None:
+def test_old_groups_are_dropped_and_reported(marks, make: Make) -> None:
     ledger = make(max_staleness=2)
     ledger.register(trainer(batch_size=2, starting_step=10))
     assert put(ledger, group(0, version=7)) == ["stale"]
@@ -369,7 +382,7 @@ def test_old_groups_are_dropped_and_reported(database, make: Make) -> None:
     assert list(leased.staleness) == [0]
     trained = ledger.acknowledge(leased.lease.id, 11)
     assert trained.dropped == {None: 1}
-    assert [marks(database, take(ledger)) for _ in range(2)] == [[3], [4]]
+    assert [marks(take(ledger)) for _ in range(2)] == [[3], [4]]
     assert same_after_reload(ledger)
 
 
@@ -393,3 +406,44 @@ def test_reset_forgets_everything(make: Make) -> None:
     assert ledger.snapshot() == make().snapshot()
     assert ledger.snapshot().registration is None
     assert ledger.snapshot().step == 0
+
+
+def test_groups_that_come_again_with_their_key_get_the_same_answer_and_no_second_place(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=4))
+    ledger.register_environment(environment(group_size=4))
+    first = ledger.enqueue([group(0, size=3, env_id=0), group(1)], heeds_429=False, key="a")
+    again = ledger.enqueue([group(0, size=3, env_id=0), group(1)], heeds_429=False, key="a")
+    assert again.receipt == first.receipt
+    assert (first.receipt.groups, first.receipt.buffered, first.receipt.buffer_size) == (2, 1, 3)
+    assert (len(first.accepted), len(again.accepted)) == (2, 0)
+    assert ledger.snapshot().queue_groups == 1
+    ledger.enqueue([group(1)], heeds_429=False, key="b")
+    assert ledger.snapshot().queue_groups == 2
+    assert same_after_reload(ledger)
+
+
+def test_a_key_whose_groups_were_refused_may_be_used_again(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(batch_size=4))
+    with pytest.raises(InvalidError):
+        ledger.enqueue([group(0, size=3)], heeds_429=False, key="a")
+    ledger.enqueue([group(0, size=2)], heeds_429=False, key="a")
+    assert ledger.snapshot().queue_groups == 1
+
+
+def test_keys_are_remembered_for_a_bounded_number_of_requests(database, make: Make) -> None:
+    ledger = make()
+    for number in range(RECEIPTS_REMEMBERED + 5):
+        ledger.enqueue([], heeds_429=False, key=str(number))
+    assert database.execute("SELECT count(*) FROM receipts").fetchone() == (RECEIPTS_REMEMBERED,)
+    ledger.enqueue([group(1)], heeds_429=False, key=str(RECEIPTS_REMEMBERED + 4))
+    assert ledger.snapshot().queue_groups == 0
+    ledger.enqueue([group(1)], heeds_429=False, key="0")
+    assert ledger.snapshot().queue_groups == 1
+
+
+def test_data_of_another_format_is_refused_with_a_way_out(database) -> None:
+    database.execute("PRAGMA user_version = 1")
+    with pytest.raises(FormatError, match=r"has format 1, this server reads 2: .* empty the folder"):
+        prepare(database)

@@ -1,0 +1,102 @@
+"""Long JSON arrays of numbers, judged by their bytes at once: no Python object is made of any number in them.
+
+What is not plainly right is left to the decoder, which knows every spelling and says what is wrong.
+"""
+
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Raw
+
+LongRows = dict[bytes, Raw]
+"""What stands for a row -> the row."""
+
+SHORT: Final = 512  # bytes; up to here decoding is as fast
+MOST_BRACKETS: Final = 100_000
+_OPENINGS: Final = b"-0123456789 "
+_DIGITS_OF_INT32: Final = 10
+_WORD: Final = 8
+_WORDS_OF_A_LONG_NUMBER: Final = 32  # far fewer digits than a number too large for a float needs
+_SYNTAX: Final = msgspec.json.Decoder(Raw)
+_Flags = npt.NDArray[np.bool_]
+
+
+def cut(body: bytes) -> tuple[bytes, LongRows]:
+    """The text with a number that nobody may send, because it is too large, in the place of each long row."""
+    parts: list[bytes | memoryview] = []
+    rows: LongRows = {}
+    view, kept, end = memoryview(body), 0, -1
+    for _ in range(MOST_BRACKETS):
+        start, end = end + 1, body.find(b"]", end + 1)
+        if end < 0:
+            break
+        start = body.rfind(b"[", start, end)
+        if start < 0 or end - start <= SHORT or body[start + 1] not in _OPENINGS or body.find(b'"', start, end) >= 0:
+            continue
+        stand_in = b"[1e%d]" % (100_000 + len(rows))
+        rows[stand_in] = Raw(view[start : end + 1])
+        parts += (view[kept:start], stand_in)
+        kept = end + 1
+    return (b"".join((*parts, view[kept:])), rows) if rows else (body, rows)
+
+
+def count_integers(row: Raw) -> int | None:
+    """How many integers of 32 bits the array holds; None when only decoding it can tell."""
+    text = _between_brackets(row)
+    if text is None or text.max() > ord("9"):
+        return None
+    digit, comma, space, minus = text >= ord("0"), text == ord(","), text == ord(" "), text == ord("-")
+    commas = int(np.count_nonzero(comma))
+    known = np.count_nonzero(digit) + commas + np.count_nonzero(space) + np.count_nonzero(minus)
+    is_plain = (  # which byte follows which, no zero leads, no number is long
+        known == len(text)
+        and (digit[0] or minus[0])
+        and digit[-1]
+        and not (comma[1:] > digit[:-1]).any()
+        and not (space[1:] > comma[:-1]).any()
+        and not (minus[1:] & (digit | minus)[:-1]).any()
+        and not (text[0] == ord("0") and digit[1])
+        and not ((text[1:-1] == ord("0")) & (digit[2:] > digit[:-2])).any()
+        and not _has_run(digit, _DIGITS_OF_INT32)
+    )
+    return commas + 1 if is_plain else None
+
+
+def count_numbers(row: Raw) -> int | None:
+    """How many finite numbers the array holds; None when only decoding it can tell."""
+    text = _between_brackets(row)
+    if text is None or (text == ord('"')).any() or not _is_json(row):
+        return None
+    letters = np.flatnonzero(text > ord("9"))
+    if (text[letters] != ord("e")).any() or (text[letters + 1] != ord("-")).any():
+        return None
+    comma = text == ord(",")
+    words = comma[: len(comma) // _WORD * _WORD].view(np.uint64)
+    if not comma.any() or _has_run(words == 0, _WORDS_OF_A_LONG_NUMBER):
+        return None
+    return int(np.count_nonzero(comma)) + 1
+
+
+def _between_brackets(row: Raw) -> npt.NDArray[np.uint8] | None:
+    text = np.frombuffer(memoryview(row), np.uint8)
+    return text[1:-1] if len(text) > SHORT and text[0] == ord("[") and text[-1] == ord("]") else None
+
+
+def _is_json(row: Raw) -> bool:
+    try:
+        _SYNTAX.decode(row)
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
+def _has_run(flags: _Flags, length: int) -> bool:
+    """Whether so many neighbours are set: each pass lets only the starts of runs twice as long survive."""
+    known = 1
+    while known < length:
+        step = min(known, length - known)
+        flags = flags[step:] & flags[:-step]
+        known += step
+    return bool(flags.any())
