@@ -11,6 +11,7 @@ from clotho.render.names import run_id
 Object = Mapping[str, Any]
 Answer = dict[str, Any]
 HISTORY_SAMPLES: Final = 10
+DEFAULT_PROJECT: Final = "atropos-tinker"
 
 
 def environment_answer(environment: Object) -> Answer:
@@ -92,13 +93,16 @@ def environments_of(run: Object) -> str:
 
 def wandb_names(run: Object) -> Answer:
     """As the trainer names itself there; null for a run that does not report to W&B."""
-    wandb = run.get("spec", {}).get("tracking", {}).get("wandb")
-    if not wandb:
+    asked = run.get("spec", {}).get("tracking", {}).get("wandb")
+    policy = run.get("status", {}).get("policy") or {}
+    locked = policy.get("locked", {}).get("tracking", {}).get("wandb")
+    if not asked and not locked:
         return {"wandb_project": None, "wandb_run_name": None, "wandb_url": None}
+    wandb = {"project": DEFAULT_PROJECT, **(asked or {}), **(locked or {})}
     places = run["spec"].get("environments", ())
     first = places[0]["name"] if places else "run"
     return {
-        "wandb_project": wandb.get("project", "atropos-tinker"),
+        "wandb_project": wandb["project"],
         "wandb_run_name": f"{first}-{run_id(Metadata(name='', uid=run['metadata'].get('uid', '')))}",
         "wandb_url": run.get("status", {}).get("wandbUrl") or None,
     }

@@ -134,6 +134,7 @@ class Toolbox:
         if problems := draft.problems(name):
             return {"error": "the run would not be accepted: " + "; ".join(problems), "problems": list(problems)}
         run = await self._workspace.create("TrainingRun", name, draft.run_spec())
+        run["status"] = {"policy": {"locked": draft.policy.locked}}  # as the operator will write it in a moment
         return {
             "run_id": name,
             "status": "starting",

@@ -51,6 +51,10 @@ class Parser(argparse.ArgumentParser):
         actions = [action for action in self._actions if not action.option_strings]
         return [str(choice) for action in actions if isinstance(action.choices, tuple) for choice in action.choices]
 
+    def first_positional(self) -> str:
+        """What it is called in the help: RUN, ENVIRONMENT, ..."""
+        return next((str(action.metavar) for action in self._actions if not action.option_strings), "")
+
     def commands(self) -> dict[str, Parser]:
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -108,11 +112,14 @@ def _command(commands: Any, name: str, title: str, run: str, *, formats: bool = 
     if formats:
         parser.add_argument("-o", "--output", choices=FORMATS, default="table", help="default: %(default)s")
     if cluster:
-        where = parser.add_argument_group("cluster")
-        where.add_argument("-n", "--namespace", default="", help="default: the context's")
-        where.add_argument("--context", default="", help="of the kubeconfig")
-        where.add_argument("--kubeconfig", type=Path, help="default: $KUBECONFIG or ~/.kube/config")
+        add_cluster_options(parser.add_argument_group("cluster"))
     return parser
+
+
+def add_cluster_options(where: Any) -> None:
+    where.add_argument("-n", "--namespace", default="", help="default: the context's")
+    where.add_argument("--context", default="", help="of the kubeconfig")
+    where.add_argument("--kubeconfig", type=Path, help="default: $KUBECONFIG or ~/.kube/config")
 
 
 def _sentence(title: str) -> str:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Final
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from clotho.cli import arguments
-from clotho.cli.failure import Exit
+from clotho.cli.failure import Exit, Failure
 
+if TYPE_CHECKING:
+    from clotho.cluster.workspace import OurKind, Workspace
+
+KINDS: Final[Mapping[str, OurKind]] = {"RUN": "TrainingRun", "ENVIRONMENT": "Environment"}
 SCRIPTS: Final = {
     "bash": """\
 _clotho() {
@@ -46,15 +52,45 @@ def script(options: argparse.Namespace) -> int:
     return Exit.OK
 
 
+def for_kubectl() -> int:
+    """`kubectl_complete-clotho`, which kubectl asks for its plugin: the words, then what the shell may add to them."""
+    found = candidates(sys.argv[1:])
+    print("\n".join([*found, ":4" if found else ":0"]))  # 4: no file names; 0: whatever the shell does by itself
+    return Exit.OK
+
+
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last word may become: commands, options, choices; nothing where only the cluster would know."""
+    """What the last word may become: commands, options, choices, and names that the cluster knows."""
     *before, current = words or [""]
     parser, rest = arguments.build("clotho"), list(before)
     while rest and (commands := parser.commands()) and rest[0] in commands:
         parser = commands[rest.pop(0)]
     known = parser.choices_after(rest[-1]) if rest else None
+    if known is None and current.startswith("-"):
+        known = parser.known_options()
     if known is None:
-        known = (
-            parser.known_options() if current.startswith("-") else [*parser.commands(), *parser.positional_choices()]
-        )
+        known = [*parser.commands(), *parser.positional_choices()] or _names(parser, rest)
     return [word for word in known if word.startswith(current)]
+
+
+def _names(parser: arguments.Parser, rest: list[str]) -> list[str]:
+    """Runs or environments, where one is wanted and none is named yet; nothing when the cluster cannot say."""
+    kind = KINDS.get(parser.first_positional())
+    if kind is None:
+        return []
+    cluster = arguments.Parser(add_help=False, allow_abbrev=False)
+    arguments.add_cluster_options(cluster)
+    options, named = cluster.parse_known_args(rest)
+    if any(not word.startswith("-") for word in named):
+        return []
+    from clotho.cli.connection import run_connected
+
+    found: list[str] = []
+
+    async def ask(_: argparse.Namespace, workspace: Workspace) -> int:
+        found.extend(each["metadata"]["name"] for each in await workspace.all(kind))
+        return Exit.OK
+
+    with contextlib.suppress(Failure):
+        run_connected(ask, options)
+    return found

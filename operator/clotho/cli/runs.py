@@ -27,11 +27,12 @@ async def start(options: argparse.Namespace, workspace: Workspace) -> int:
     changes = [read_change(text) for text in options.changes]
     changes += [("training.steps", options.steps)] if options.steps else []
     changes += [("model.name", options.model)] if options.model else []
+    labelled: Object = {}
     if options.file:
-        name, spec = _from_file(options, changes)
+        name, spec, labelled = _from_file(options, workspace, changes)
     else:
         name, spec = await _from_environment(options, workspace, changes)
-    run = await workspace.create("TrainingRun", name, spec, is_dry_run=options.dry_run)
+    run = await workspace.create("TrainingRun", name, spec, labelled=labelled, is_dry_run=options.dry_run)
     if options.dry_run:
         output.show("yaml" if options.output == "table" else options.output, run, ())
         return Exit.OK
@@ -42,20 +43,26 @@ async def start(options: argparse.Namespace, workspace: Workspace) -> int:
     return Exit.OK
 
 
-def _from_file(options: argparse.Namespace, changes: list[tuple[str, Any]]) -> tuple[str, Object]:
+def _from_file(
+    options: argparse.Namespace, workspace: Workspace, changes: list[tuple[str, Any]]
+) -> tuple[str, Object, Object]:
     manifest = read_run(options.file)
     metadata, spec = manifest.get("metadata", {}), manifest["spec"]
+    written = metadata.get("namespace")
+    if written and options.namespace and written != options.namespace:
+        raise Failure(f"{options.file} is for namespace {written}, not for {options.namespace}", Exit.USAGE)
+    workspace.namespace = written or workspace.namespace
     for name, value in changes:
         spec = _changed(spec, name, value)
-    body = {"metadata": {**metadata, "name": options.name or metadata.get("name") or ""}, "spec": spec}
-    if not body["metadata"]["name"]:
+    name = options.name or metadata.get("name") or ""
+    if not name:
         raise Failure(f"{options.file}: the run has no name; give one with --name", Exit.USAGE)
-    run = parse(body)
+    run = parse({"metadata": {"name": name}, "spec": spec})
     if not isinstance(run, TrainingRun):
         raise Failure(run.problem, Exit.USAGE)
-    if problems := validation.problems(run.metadata.name, run.spec):
+    if problems := validation.problems(name, run.spec):
         raise Failure("; ".join(problems), Exit.USAGE)
-    return run.metadata.name, spec
+    return name, spec, {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
 
 
 def _changed(spec: Object, name: str, value: Any) -> Object:

@@ -51,13 +51,12 @@ class Workspace:
                 return items
             params["continue"] = more
 
-    async def create(self, kind: OurKind, name: str, spec: Object, *, is_dry_run: bool = False) -> Object:
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": kind,
-            "metadata": {"name": name, "namespace": self.namespace},
-            "spec": spec,
-        }
+    async def create(
+        self, kind: OurKind, name: str, spec: Object, *, labelled: Mapping[str, Object] = {}, is_dry_run: bool = False
+    ) -> Object:
+        """`labelled`: labels and annotations that its author wants on it."""
+        metadata = {**labelled, "name": name, "namespace": self.namespace}
+        body = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
         params = {"dryRun": "All"} if is_dry_run else {}
         return await self.client.create(self.folder(kind), body, Object, **params)
 

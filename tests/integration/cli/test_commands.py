@@ -1,5 +1,8 @@
 """The commands as processes against a real API server, with an operator and a pretended kubelet behind it."""
 
+import asyncio
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +181,35 @@ async def test_a_policy_is_explained(clotho: Clotho, kubectl: Kubectl) -> None:
     told = await clotho("policy", "explain")
     assert told.code == 0
     assert ["training.steps", "2500"] in [line.split() for line in told.out.splitlines()]
+
+
+async def test_kubectl_finds_its_plugin_and_shells_complete(
+    clotho: Clotho, cluster: ClusterAccess, kubectl: Kubectl
+) -> None:
+    await cluster.create_run("first")
+    folder = Path(sys.executable).parent  # where the console scripts are
+    environment = {**clotho.environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
+
+    async def output_of(*argv: str) -> str:
+        process = await asyncio.create_subprocess_exec(*argv, env=environment, stdout=asyncio.subprocess.PIPE)
+        return (await process.communicate())[0].decode()
+
+    program = str(kubectl.program)
+    assert (await output_of(program, "clotho", "--help")).startswith("usage: kubectl clotho ")
+    listed = await output_of(program, "clotho", "run", "list", "--namespace", clotho.namespace)
+    assert listed.splitlines()[1].split()[0] == "first"
+    offered = await output_of(program, "__complete", "clotho", "run", "status", "--namespace", clotho.namespace, "f")
+    assert offered.splitlines()[:2] == ["first", ":4"]
+    script = "source <(clotho completion bash); COMP_WORDS=(clotho run st); COMP_CWORD=2; _clotho; echo ${COMPREPLY[@]}"
+    assert (await output_of("bash", "-c", script)).split() == ["start", "status", "stop"]
+
+
+async def test_labels_of_a_manifest_are_kept(clotho: Clotho, cluster: ClusterAccess) -> None:
+    manifest = run_manifest("first")
+    manifest["metadata"] |= {"labels": {"team": "lab"}, "namespace": cluster.namespace}
+    started = await clotho("run", "start", "-f", "-", stdin=yaml.safe_dump(manifest))
+    assert started.code == 0, started.err
+    assert (await cluster.run("first"))["metadata"]["labels"] == {"team": "lab"}
+    manifest["metadata"]["namespace"] = "elsewhere"
+    refused = await clotho("run", "start", "-f", "-", stdin=yaml.safe_dump(manifest))
+    assert (refused.code, "is for namespace elsewhere" in refused.err) == (2, True)

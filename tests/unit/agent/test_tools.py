@@ -139,6 +139,15 @@ async def test_a_run_is_started_as_it_was_edited(api: FakeApi, tools: Toolbox) -
     assert answer["config"]["training.steps"] == 100
 
 
+async def test_locked_tracking_is_told(api: FakeApi, tools: Toolbox) -> None:
+    locked = {"tracking": {"wandb": {"project": "ours", "mode": "offline"}}}
+    api.add("TrainingPolicy", "lab", {"locked": locked})
+    await tools.select_environment(SESSION, "echo")
+    assert (await tools.start_training(SESSION))["wandb_project"] == "ours"
+    running(api, policy={"names": ["lab"], "locked": locked})
+    assert (await tools.check_status("echo-1"))["wandb_project"] == "ours"
+
+
 async def test_a_policy_of_the_meantime_counts(api: FakeApi, tools: Toolbox) -> None:
     await tools.select_environment(SESSION, "echo")
     api.add("TrainingPolicy", "late", {"limits": {"steps": 10}})
