@@ -1,4 +1,4 @@
-"""What Argo CD shows of a run."""
+"""What Argo CD shows of a run, an Environment and an InferenceTest."""
 
 from typing import Any
 
@@ -44,3 +44,18 @@ def test_health(run: dict[str, Any], expected: str) -> None:
 
 def test_the_message_is_the_runs_own() -> None:
     assert health(a_run("Running", Ready="True"))[1] == "One sentence."
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (a_run("Pending", Ready="False", Reconciling="True"), "Progressing"),
+        (a_run("Completed", Ready="True", Succeeded="True"), "Healthy"),
+        (a_run("Failed", Ready="False", Stalled="True"), "Degraded"),
+        (a_run("Completed", observed=2, Ready="True"), "Progressing"),
+        ({"metadata": {"generation": 1}, "status": {"observedGeneration": -1}}, "Progressing"),
+        ({"metadata": {"generation": 1}}, "Progressing"),
+    ],
+)
+def test_health_of_the_catalogue(item: dict[str, Any], expected: str) -> None:
+    assert health(item, "catalogue-health.lua")[0] == expected
