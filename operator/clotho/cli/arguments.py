@@ -158,6 +158,12 @@ def _run_commands(add: Add) -> None:
     )
     start.add_argument("--dry-run", action="store_true", help="check everything, also with the API server, and print")
     start.add_argument("-w", "--watch", action="store_true", help="follow it until it ends")
+    convert = add("from-config", "turn another trainer's config file into a run", "from_config:convert", formats=False)
+    convert.add_argument("file", type=Path, metavar="FILE", help="YAML with model, generation, training, data, wandb")
+    convert.add_argument("--name", default="", help="default: the file's")
+    convert.add_argument("--gpus", type=int, default=1, help="of the trainer; 0 runs on the CPU (default: %(default)s)")
+    convert.add_argument("--wandb-secret", default="wandb", help="Secret with WANDB_API_KEY (default: %(default)s)")
+    convert.add_argument("--apply", action="store_true", help="create it instead of printing it")
     add("list", "list the runs of the namespace", "runs:list_all").add_argument(
         "-A", "--all-namespaces", action="store_true"
     )

@@ -35,6 +35,7 @@ def test_all_commands_are_there() -> None:
             f"run {name}"
             for name in ("start", "list", "status", "watch", "stop", "resume", "logs", "results", "export")
         ),
+        "run from-config",
         "test",
         "policy explain",
         "check",
@@ -53,7 +54,8 @@ def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: py
     module, _, function = parser.get_default("run").partition(":")
     command = getattr(importlib.import_module(module), function)
     needs_cluster = "--namespace" in parser.known_options()
-    assert inspect.iscoroutinefunction(command) is needs_cluster
+    connects_itself = path == ("run", "from-config")  # only to apply; printing needs no cluster
+    assert inspect.iscoroutinefunction(command) is (needs_cluster and not connects_itself)
 
 
 @pytest.mark.parametrize(

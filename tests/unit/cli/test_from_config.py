@@ -1,0 +1,91 @@
+"""`run from-config`: prints or creates a run, and brings along the files that lie beside the config file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clotho.cli import from_config
+from clotho.cli.__main__ import main
+from clotho.cli.failure import Exit
+from clotho.cluster.outcomes import Invalid
+from rig.fake_api import NAMESPACE, FakeApi
+
+FILE = """
+model: {name: Qwen/Qwen3-0.6B}
+training: {max_steps: 10, reward_model: "rewards:score"}
+data: {path: data/train.jsonl}
+wandb: {project: grpo}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "My Run.yaml").write_text(FILE)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text('{"prompt": "a", "expected": "b"}\n')
+    (tmp_path / "rewards.py").write_text("import scale\n\ndef score(output, expected):\n    return scale.one()\n")
+    (tmp_path / "scale.py").write_text("def one():\n    return 1\n")
+    return tmp_path
+
+
+def convert(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> list[dict[str, Any]]:
+    assert main(["run", "from-config", str(folder / "My Run.yaml"), *words]) == Exit.OK
+    return list(yaml.safe_load_all(capsys.readouterr().out))
+
+
+def test_files_beside_it_go_into_a_config_map(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files, run = convert(capsys, folder)
+    assert (files["kind"], sorted(files["data"])) == ("ConfigMap", ["rewards.py", "scale.py", "train.jsonl"])
+    assert run["metadata"] == files["metadata"] == {"name": "my-run"}
+    assert run["spec"]["inline"]["dataset"] == {"path": "train.jsonl", "configMapName": "my-run"}
+    assert run["spec"]["inline"]["code"] == {"configMapName": "my-run"}
+    assert run["spec"]["tracking"] == {"wandb": {"project": "grpo", "secretName": "wandb"}}
+
+
+def test_what_is_elsewhere_is_left_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = FILE.replace("path: data/train.jsonl", "path: train.parquet, claim_name: data")
+    (folder / "My Run.yaml").write_text(text)
+    (folder / "rewards.py").unlink()
+    (run,) = convert(capsys, folder, "--name", "other", "--gpus", "0")
+    assert run["spec"]["inline"]["dataset"] == {"path": "train.parquet", "claimName": "data"}
+    assert run["spec"]["trainer"] == {"gpus": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model: [", "is not YAML"),
+        ("model: {}", "model.name is missing; training.max_steps or"),
+        (FILE.replace("max_steps", "max_stepz"), "did you mean max_steps?"),
+        (FILE.replace("max_steps: 10", "max_steps: 10, batch_size: 100000"), "spec.training.batchSize"),
+    ],
+)
+def test_mistakes_are_one_line(text: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "My Run.yaml").write_text(text)
+    assert main(["run", "from-config", str(folder / "My Run.yaml")]) == Exit.USAGE
+    told = capsys.readouterr().err
+    assert said in told or said.removeprefix("spec.") in told
+    assert told.count("\n") == 1
+
+
+def test_a_dataset_that_is_too_big_needs_a_claim(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "data" / "train.jsonl").write_text("x" * 1_000_000)
+    assert main(["run", "from-config", str(folder / "My Run.yaml")]) == Exit.USAGE
+    assert "put the data on a volume claim" in capsys.readouterr().err
+
+
+async def test_a_refused_run_leaves_nothing_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifests = convert(capsys, folder)
+    api = FakeApi()
+    runs = api.workspace.folder("TrainingRun")
+    api.refusals[f"create {runs}"] = Invalid("create", "model.name is locked", 422, "Invalid")
+    with pytest.raises(Invalid):
+        await from_config.create(manifests, api.workspace)
+    assert api.objects == {}
+    api.refusals.clear()
+    await from_config.create(manifests, api.workspace)
+    assert sorted(api.objects) == [f"/api/v1/namespaces/{NAMESPACE}/configmaps/my-run", f"{runs}/my-run"]
