@@ -101,7 +101,7 @@ async def test_a_tool_is_called_and_its_answer_is_not_trained_on() -> None:
     [
         ('<tool_call>{"name": "sing"}</tool_call>', "there is no tool sing; there are calculate"),
         ("<tool_call>sing</tool_call>", "the tool call is not json"),
-        ('<tool_call>{"name": "calculate", "arguments": {"sum": 1}}</tool_call>', "unexpected keyword"),
+        ('<tool_call>{"name": "calculate", "arguments": {"sum": 1}}</tool_call>', "missing a required argument"),
     ],
 )
 async def test_a_wrong_call_is_answered_with_what_is_wrong(call: str, answer: str) -> None:

@@ -2,12 +2,15 @@
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from clotho_contract.config import ConfigError, Endpoints, EnvironmentConfig, RunConfig, RunIdentity
+from clotho_contract.inline import Dataset, Inline, Measure, Rewards, Tools
 from clotho_contract.progress import CheckpointInfo
-from clotho_contract.settings import Lora, Model, Training
+from clotho_contract.settings import Inference, Lora, Model, Training, Vllm, WorldModel
 from clotho_contract.termination import Termination
 from clotho_trainer import preflight
 from clotho_trainer.board import Board
@@ -80,6 +83,70 @@ def test_a_wrong_config_is_refused_before_anything_loads(wrong: RunConfig, sente
     with pytest.raises(TrainerError) as caught:
         preflight.check(wrong)
     assert (caught.value.reason, caught.value.message) == ("InvalidConfig", sentence)
+
+
+def inline_run(*, training: Training | None = None, **changes: Any) -> RunConfig:
+    fields: dict[str, Any] = {"dataset": Dataset(path="train.jsonl"), "rewards": Rewards(model="rewards:score")}
+    base = structs.replace(config(training=training), environments=())
+    return structs.replace(base, inline=Inline(**(fields | changes)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (structs.replace(inline_run(), environments=config().environments), "a run has either environments or inline"),
+        (inline_run(dataset=Dataset()), "inline.dataset: give either path or hub"),
+        (inline_run(rewards=Rewards()), "inline.rewards: nothing is rewarded; give a model, measures or functions"),
+        (
+            inline_run(rewards=Rewards(measures=(Measure(name="a", entry="m:a"), Measure(name="a", entry="m:b")))),
+            "inline.rewards: the name a appears more than once",
+        ),
+        (inline_run(tools=Tools()), "inline.tools: give exactly one of functions, environment and rollout"),
+        (
+            inline_run(tools=Tools(environment="m:A", rollout="m:b")),
+            "inline.tools: give exactly one of functions, environment and rollout",
+        ),
+        (
+            inline_run(training=Training(steps=1, world_model=WorldModel(coefficient=0.1))),
+            "training.worldModel.coefficient: without inline.tools there are no tool results to learn from",
+        ),
+        (
+            inline_run(training=Training(steps=1, max_tokens=1024)),
+            "inline.maxCompletionTokens: 1024 leaves no room for a prompt; it must be below training.maxTokens 1024",
+        ),
+    ],
+)
+def test_a_wrong_inline_run_is_refused(wrong: RunConfig, sentence: str) -> None:
+    with pytest.raises(TrainerError) as caught:
+        preflight.checked(wrong)
+    assert caught.value.reason == "InvalidConfig"
+    assert caught.value.message.startswith(sentence)
+
+
+def test_what_python_brings_counts() -> None:
+    echo = Training(steps=1, world_model=WorldModel(coefficient=0.1))
+    preflight.checked(inline_run(training=echo, rewards=Rewards()), preflight.Given(rewards=True, tools=True))
+
+
+def test_batches_hold_whole_groups(caplog: pytest.LogCaptureFixture) -> None:
+    uneven = inline_run(training=Training(steps=1, batch_size=10, micro_batch_size=5))
+    assert preflight.checked(uneven).training.batch_size == 16
+    assert "training.batchSize is raised from 10 to 16, so that it holds whole groups of 8" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("vllm", "sentence"),
+    [
+        (Vllm(mode="server"), "inference.vllm: the mode server needs url, and adapterPath"),
+        (Vllm(mode="server", url="http://v", adapter_path="/a", tensor_parallel=2), "inference.vllm.tensorParallel: "),
+        (Vllm(url="http://v"), "inference.vllm: url and adapterPath belong to the mode server"),
+    ],
+)
+def test_wrong_options_of_vllm_are_refused(vllm: Vllm, sentence: str) -> None:
+    with pytest.raises(TrainerError) as caught:
+        preflight.checked(structs.replace(config(), inference=Inference(engine="vllm", vllm=vllm)))
+    assert caught.value.message.startswith(sentence)
+    preflight.checked(structs.replace(config(), inference=Inference(vllm=vllm)))
 
 
 class OutOfMemoryError(RuntimeError):
