@@ -37,9 +37,11 @@ async def export(options: argparse.Namespace, workspace: Workspace) -> int:
         return Exit.OK
     if options.to.exists() and (not options.to.is_dir() or any(options.to.iterdir())):
         raise Failure(f"{options.to} is there already; name a folder that is empty or does not exist", Exit.USAGE)
-    image = options.image or await _trainer_image(workspace, options.name)
+    trainer = await _trainer_pod(workspace, options.name)
+    if trainer is None and not options.image:
+        raise Failure("the run's trainer pod is gone; name an image that has tar with --image", Exit.USAGE)
     name = f"{options.name[:40].rstrip('-')}-export-{uuid.uuid4().hex[:6]}"
-    await workspace.client.create(workspace.core("pods"), _pod(name, image, claim), Object)
+    await workspace.client.create(workspace.core("pods"), _pod(name, claim, trainer or {}, options.image), Object)
     try:
         await _until_running(workspace, name)
         size = await _copy(workspace, name, PurePosixPath(path), options.to)
@@ -72,15 +74,16 @@ def _claim_name(run: Object) -> str:
     return claim_name(Metadata(name=run["metadata"]["name"], uid=run["metadata"]["uid"]), TRAINER)
 
 
-async def _trainer_image(workspace: Workspace, run: str) -> str:
-    """The pod that trained is kept for its logs; its image has tar."""
-    for pod in await workspace.pods_of(run):
-        if pod["metadata"]["labels"].get(COMPONENT_LABEL) == TRAINER:
-            return str(next(each["image"] for each in pod["spec"]["containers"] if each["name"] == MAIN))
-    raise Failure("the run's trainer pod is gone; name an image that has tar with --image", Exit.USAGE)
+async def _trainer_pod(workspace: Workspace, run: str) -> Object | None:
+    """The pod that trained is kept for its logs; its image has tar, and where it ran the claim can be mounted."""
+    pods = await workspace.pods_of(run)
+    return next((pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT_LABEL) == TRAINER), None)
 
 
-def _pod(name: str, image: str, claim: str) -> Object:
+def _pod(name: str, claim: str, trainer: Object, image: str) -> Object:
+    like = trainer.get("spec", {})
+    main: Object = next((each for each in like.get("containers", ()) if each["name"] == MAIN), {})
+    pull = {"imagePullPolicy": main["imagePullPolicy"]} if main and not image else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -91,10 +94,12 @@ def _pod(name: str, image: str, claim: str) -> Object:
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "securityContext": POD_SECURITY,
+            **{key: like[key] for key in ("tolerations", "imagePullSecrets") if key in like},
             "containers": [
                 {
                     "name": MAIN,
-                    "image": image,
+                    "image": image or main["image"],
+                    **pull,
                     "command": ["sleep", str(LIFETIME_SECONDS)],
                     "securityContext": EVERY_CONTAINER["securityContext"],
                     "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
