@@ -92,3 +92,37 @@ def test_last_words_are_heard_of_a_pod_that_is_gone_already() -> None:
     heard = prober.answers(Key("n", "demo")).trainer
     assert heard is not None
     assert heard.answer == said
+
+
+def owned(kind: str, name: str, spec: Body, status: Body | None = None, version: int = 1) -> Body:
+    metadata = {"name": name, "namespace": "ns", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return {"kind": kind, "metadata": metadata, "spec": spec, "status": status or {}}
+
+
+def test_a_child_belongs_to_the_object_that_its_label_names() -> None:
+    seen, heard = store()
+    body = pod_body("environment-description")
+    body["metadata"]["labels"] = {"clotho.dev/described-environment": "e", "clotho.dev/owner-uid": "uid-e"}
+    seen.handle_event("Pod", False, body)
+    key = Key("ns", "e", "Environment")
+    assert heard == [key]
+    assert [pod.name for pod in seen.pods_of(key, "uid-e")] == ["r-environment-description"]
+    assert seen.pods_of(Key("ns", "e"), "uid-e") == (), "a run of the same name is another object"
+
+
+def test_those_who_wait_for_an_environment_hear_of_it() -> None:
+    seen, heard = store()
+    named = [{"name": "x", "environmentName": "e"}]
+    resolved = {"resolved": [{"name": "x", "environmentName": "e"}]}
+    for kind, name, spec, status in (
+        ("TrainingRun", "waits", {**run_body()["spec"], "environments": named}, None),
+        ("TrainingRun", "has-it", {**run_body()["spec"], "environments": named}, resolved),
+        ("TrainingRun", "needs-none", run_body()["spec"], None),
+        ("InferenceTest", "asks", {"environmentName": "e"}, None),
+        ("InferenceTest", "is-done", {"environmentName": "e"}, {"phase": "Completed"}),
+        ("InferenceTest", "asks-another", {"environmentName": "f"}, None),
+    ):
+        seen.handle_event(kind, False, owned(kind, name, spec, status))  # type: ignore[arg-type]
+    heard.clear()
+    seen.handle_event("Environment", False, owned("Environment", "e", {}))
+    assert heard == [Key("ns", "e", "Environment"), Key("ns", "waits"), Key("ns", "asks", "InferenceTest")]
