@@ -89,6 +89,7 @@ class Decoder:
             return
         pool = None
         for size in reversed(self.sizes):
+            self._taken.zero_()
             side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
