@@ -183,6 +183,21 @@ async def test_status_is_rate_limited_across_restarts(api: FakeApi, tools: Toolb
     assert "status" in await another.check_status("echo-1")
 
 
+async def test_of_two_looks_at_once_one_counts(
+    api: FakeApi, tools: Toolbox, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running(api)
+    patch = api.patch
+
+    async def another_is_faster(*request: Any, **params: str) -> Any:
+        monkeypatch.setattr(api, "patch", patch)
+        assert "status" in await Toolbox(api.workspace, Settings(), clock).check_status("echo-1")
+        return await patch(*request, **params)
+
+    monkeypatch.setattr(api, "patch", another_is_faster)
+    assert (await tools.check_status("echo-1"))["rate_limited"] is True
+
+
 async def test_a_failed_run_says_why(api: FakeApi, tools: Toolbox) -> None:
     running(api, phase="Failed", message="out of memory")
     assert (await tools.check_status("echo-1"))["error"] == "out of memory"

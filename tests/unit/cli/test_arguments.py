@@ -98,7 +98,7 @@ def test_it_goes_by_the_name_that_people_typed() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from clotho.cli import arguments; arguments.build('clotho'); print(*sys.modules)"
+    code = "import sys; from clotho.cli import __main__ as m; m.arguments.build('clotho'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"asyncio", "aiohttp", "msgspec", "yaml", "mcp", "pydantic", "ssl", "kopf", "inspect"}
     assert heavy.isdisjoint(loaded)
