@@ -7,6 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from clotho_trainer.failures import TrainerError
+
 Message = dict[str, str]
 Render = Callable[[list[Message]], str]
 """A conversation as the policy was trained to read it, ready for its answer. Raises for what it cannot write."""
@@ -132,7 +134,7 @@ def _between(text: str, marks: Sequence[str]) -> list[str]:
     for mark in marks:
         before, found, text = text.partition(mark)
         if not found:
-            raise ValueError(f"the chat template leaves out what was said: {mark}")
+            raise TrainerError("InvalidConfig", "the model's chat template leaves out what was said; use safetensors")
         pieces.append(before)
     return [*pieces, text]
 

@@ -1,0 +1,127 @@
+"""What an export decides without touching a file: types of tensors, order of rows, stops, templates, last words."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+from clotho_contract import termination
+from clotho_contract.exports import ExportedFile, ExportOutcome, ExportProgress
+from clotho_contract.settings import Export, Ollama, Quantization
+from clotho_contract.termination import Termination
+from clotho_trainer.export import architectures
+from clotho_trainer.export.gguf_file import tensor_type
+from clotho_trainer.export.modelfile import Conversation, conversation, modelfile
+from clotho_trainer.export.run import check
+from clotho_trainer.failures import TrainerError
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "wanted", "kind"),
+    [
+        ("blk.0.attn_norm.weight", (64,), "q8_0", "F32"),
+        ("blk.0.attn_q.bias", (64,), "f16", "F32"),
+        ("blk.0.attn_q.weight", (64, 64), "q8_0", "Q8_0"),
+        ("blk.0.attn_q.weight", (64, 64), "bf16", "BF16"),
+        ("blk.0.attn_q.weight", (64, 72), "q8_0", "F16"),
+        ("blk.0.attn_q.weight", (64, 64), "q4_0", "Q4_0"),
+        ("token_embd.weight", (100, 64), "q4_0", "Q8_0"),
+        ("output.weight", (100, 64), "q5_1", "Q8_0"),
+        ("output.weight", (100, 64), "f16", "F16"),
+    ],
+)
+def test_how_a_tensor_is_stored(name: str, shape: tuple[int, ...], wanted: Quantization, kind: str) -> None:
+    assert tensor_type(name, shape, wanted) is GGMLQuantizationType[kind]
+
+
+def test_rotary_rows_become_neighbours() -> None:
+    rows = np.arange(8).reshape(8, 1)  # two heads, each with a first and a second half of two
+    assert architectures.interleave(rows, 2).ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+def test_long_waves_are_stretched_and_short_ones_are_not() -> None:
+    rope = {
+        "rope_type": "llama3",
+        "rope_theta": 500_000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    config = SimpleNamespace(rope_parameters=rope, head_dim=128)
+    factors = architectures.extra_tensors(config)["rope_freqs.weight"]
+    assert factors.shape == (64,)
+    assert (factors[0], factors[-1]) == (1.0, 8.0)
+    assert np.all(np.diff(factors) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"model_type": "mamba"}, "GGUF cannot be written for mamba models, only for gemma, gemma2, llama"),
+        ({"model_type": "gemma", "tie_word_embeddings": False}, "only with tied embeddings"),
+    ],
+)
+def test_models_that_llama_cpp_cannot_run(config: dict[str, Any], problem: str) -> None:
+    with pytest.raises(TrainerError, match=problem):
+        architectures.of(SimpleNamespace(**config))
+
+
+def render(messages: list[dict[str, str]]) -> str:
+    return "".join(f"<{each['role']}>{each['content']}" for each in messages) + "<assistant>"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "vocabulary", "stops"),
+    [
+        ("qwen3", {"<|im_start|>", "<|im_end|>"}, ("<|im_start|>", "<|im_end|>")),
+        ("llama", {"<|eot_id|>"}, ("<|eot_id|>",)),
+        ("llama", {"</s>"}, ("<end>",)),  # an older Llama, without turns
+        ("mistral", {"</s>"}, ("</s>",)),
+        ("gemma2", {"<end_of_turn>"}, ("<end_of_turn>",)),
+        ("phi3", {"<|end|>"}, ("<|end|>",)),
+        ("unheard-of", set(), ("<end>",)),
+    ],
+)
+def test_where_an_answer_ends(model_type: str, vocabulary: set[str], stops: tuple[str, ...]) -> None:
+    assert conversation(model_type, vocabulary, "<end>", None, render).stops == stops
+
+
+def test_without_a_template_prompts_are_passed_on() -> None:
+    assert conversation("llama", set(), None, None, render) == Conversation(template="{{ .Prompt }}", stops=())
+
+
+def test_the_system_prompt_of_training_is_kept() -> None:
+    made = conversation("llama", set(), "<end>", "a template", render, instructions="Be brief.")
+    text = modelfile("model-q8_0.gguf", made)
+    assert text.startswith('FROM ./model-q8_0.gguf\nTEMPLATE """')
+    assert 'SYSTEM """Be brief."""\nPARAMETER stop "<end>"\n' in text
+
+
+def test_a_template_that_leaves_out_what_was_said_is_noticed() -> None:
+    with pytest.raises(TrainerError, match="chat template"):
+        conversation("llama", set(), "<end>", "a template", lambda messages: messages[0]["content"])
+
+
+def test_ollama_gets_gguf() -> None:
+    with pytest.raises(TrainerError, match=r"export\.ollama needs gguf"):
+        check(Export(formats=("safetensors",), ollama=Ollama(url="http://ollama:11434", name="mine")))
+
+
+def test_last_words_fit_though_there_are_many_files() -> None:
+    files = tuple(
+        ExportedFile(path=f"model-{n:05d}-of-00100.safetensors", bytes=n, sha256="0" * 64) for n in range(100)
+    )
+    outcome = ExportOutcome(folder="/var/lib/clotho/export", bytes=1, files=files)
+    body = termination.encode(Termination(reason="Finished", message="wrote it", export=outcome))
+    assert len(body) <= termination.LIMIT
+    said = termination.decode(body.decode())
+    assert said is not None
+    assert said.export == ExportOutcome(folder="/var/lib/clotho/export", bytes=1)
+
+
+@pytest.mark.parametrize(("done", "total", "percent"), [(0, 0, 0), (1, 3, 33), (3, 3, 100)])
+def test_percent(done: int, total: int, percent: int) -> None:
+    assert ExportProgress(state="writing", done_bytes=done, total_bytes=total).percent == percent

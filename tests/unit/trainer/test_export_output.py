@@ -1,0 +1,75 @@
+"""An artifact is there whole or not at all, and is not made twice."""
+
+from pathlib import Path
+
+import pytest
+
+from clotho_trainer.export.output import Output
+from clotho_trainer.failures import TrainerError
+
+
+def write_file(path: Path) -> None:
+    path.write_text("weights")
+
+
+def write_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "config.json").write_text("{}")
+    (path / "model.safetensors").write_text("weights")
+
+
+def visible(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_files_and_folders_get_their_names_when_they_are_whole(tmp_path: Path) -> None:
+    output = Output(tmp_path / "deep" / "out", "source")
+    made = output.write("model.gguf", write_file)
+    assert [(file.path, file.bytes, len(file.sha256)) for file in made] == [("model.gguf", 7, 64)]
+    output.write("safetensors", write_folder)
+    assert [file.path for file in output.files_of("safetensors")] == [
+        "safetensors/config.json",
+        "safetensors/model.safetensors",
+    ]
+    assert visible(output.folder) == ["manifest.json", "model.gguf", "safetensors"]
+
+
+def test_what_was_interrupted_is_invisible_and_cleared_away(tmp_path: Path) -> None:
+    def half(path: Path) -> None:
+        path.write_text("wei")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Output(tmp_path, "source").write("model.gguf", half)
+    assert not (tmp_path / "model.gguf").exists()
+    again = Output(tmp_path, "source")
+    assert visible(tmp_path) == []
+    assert not again.holds("model.gguf")
+
+
+def test_what_is_there_is_kept_as_long_as_it_is_what_it_was(tmp_path: Path) -> None:
+    Output(tmp_path, "source").write("model.gguf", write_file)
+    assert Output(tmp_path, "source").holds("model.gguf")
+    assert not Output(tmp_path, "another source").holds("model.gguf")
+    assert not Output(tmp_path, "source").holds("safetensors")
+    (tmp_path / "model.gguf").write_text("wrights")
+    assert not Output(tmp_path, "source").holds("model.gguf")
+    (tmp_path / "model.gguf").unlink()
+    assert not Output(tmp_path, "source").holds("model.gguf")
+
+
+def test_a_damaged_manifest_is_as_good_as_none(tmp_path: Path) -> None:
+    Output(tmp_path, "source").write("model.gguf", write_file)
+    (tmp_path / "manifest.json").write_text("{")
+    assert not Output(tmp_path, "source").holds("model.gguf")
+
+
+def test_a_full_disk_is_noticed_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(TrainerError, match=r"needs 1000000000.0 GB .* raise storage.size"):
+        Output(tmp_path, "source").require_space(10**18)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainerError, match=f"cannot write into {tmp_path / 'file'}"):
+        Output(tmp_path / "file", "source")
