@@ -1,6 +1,6 @@
 """The API server's part in unit tests: objects by path, versions that grow, merge patches, refusals on demand."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -20,6 +20,7 @@ class FakeApi:
         self.objects: dict[str, Body] = {}
         self.refusals: dict[str, ApiError] = {}
         self.requests: list[str] = []
+        self.texts: dict[str, bytes] = {}  # what streams send
         self._version = 0
 
     @property
@@ -77,6 +78,12 @@ class FakeApi:
         if version is not None and version != present["metadata"]["resourceVersion"]:
             raise Conflict(f"patch {path}", "the object has been modified", 409, "Conflict")
         return self._store(path, merged(present, body))
+
+    async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
+        self._note(f"stream {path}")
+        if path not in self.texts:
+            raise NotFound(f"get {path}", "not found", 404, "NotFound")
+        yield self.texts[path]
 
     async def delete(self, path: str, options: object, answer: type[Any]) -> Any:
         self._note(f"delete {path}")

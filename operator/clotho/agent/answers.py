@@ -116,7 +116,7 @@ def logs_answer(run: Object) -> Answer:
     }
 
 
-def status_answer(run: Object, now: datetime) -> Answer:
+def status_answer(run: Object, now: datetime, evaluated: float | None) -> Answer:
     status = run.get("status", {})
     answer = {
         "run_id": run["metadata"]["name"],
@@ -124,7 +124,7 @@ def status_answer(run: Object, now: datetime) -> Answer:
         "environment": environments_of(run),
         "running_time_minutes": running_minutes(status, now),
         "processes": processes(status.get("components") or {}),
-        "metrics": metrics(status.get("progress") or {}),
+        "metrics": metrics(status.get("progress") or {}, evaluated),
         "progress": status.get("progress"),
         "message": status.get("message", ""),
         "logs": logs_answer(run),
@@ -158,12 +158,13 @@ def processes(components: Object) -> Answer:
     }
 
 
-def metrics(numbers: Object) -> Answer:
+def metrics(numbers: Object, evaluated: float | None = None) -> Answer:
+    """Evaluations are the environments' own affair: status does not have them."""
     return {
         "step": numbers.get("step"),
         "reward_mean": numbers.get("rewardMean"),
         "percent_correct": numbers.get("percentCorrect"),
-        "eval_percent_correct": None,  # evaluations go to the environments' logs and metrics, not to status
+        "eval_percent_correct": evaluated,
         "loss": numbers.get("loss"),
     }
 

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from clotho.agent import answers
 from clotho.agent.answers import Answer
+from clotho.agent.evaluations import percent_correct
 from clotho.agent.rate_limit import take_turn
 from clotho.api.draft import Draft, RefusedEditError
 from clotho.cluster.credentials import CredentialsError
@@ -163,7 +164,7 @@ class Toolbox:
                 "message": f"Training is slow: look again in {math.ceil(left / 60)} minutes.",
                 "next_check_in_seconds": left,
             }
-        return answers.status_answer(run, now)
+        return answers.status_answer(run, now, await percent_correct(self._workspace, run))
 
     @answers_errors
     async def stop_training(self, run_id: str) -> Answer:

@@ -85,7 +85,7 @@ class Draft(Struct, frozen=True, kw_only=True):
         """A copy that says so; cross-field problems are left to `problems`, so that edits can come in any order."""
         known, locked = self.fields(), self.locked()
         if name in locked:
-            told = f"{name} is locked to {shown(locked[name])} by the administrator's {' and '.join(self.policy.names)}"
+            told = f"{name} is locked to {shown(locked[name])} by {self.policy.title}"
             raise RefusedEditError(told, locked_value=locked[name])
         if name not in known and not (self.environment.status.omitted_fields and "." not in name):
             settable = [each for each, field in known.items() if not field.fixed and each not in locked]

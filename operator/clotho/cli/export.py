@@ -17,7 +17,7 @@ import msgspec
 from clotho.api.names import COMPONENT_LABEL, TRAINER
 from clotho.cli import output
 from clotho.cli.failure import Exit, Failure
-from clotho.cli.runs import find
+from clotho.cli.lookup import find_run
 from clotho.cluster.workspace import Workspace
 from clotho.render.containers import EVERY_CONTAINER, MAIN, POD_SECURITY
 from clotho_contract.names import DATA_PATH
@@ -29,7 +29,7 @@ STDOUT, STDERR, ENDED = 1, 2, 3
 
 
 async def export(options: argparse.Namespace, workspace: Workspace) -> int:
-    run = await find(workspace, options.name)
+    run = await find_run(workspace, options.name)
     claim, path = _where(run)
     if options.to is None:
         told = [f"{path} on claim {claim}", f"To fetch it: {options.parser.prog} {options.name} --to FOLDER"]

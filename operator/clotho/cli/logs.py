@@ -9,7 +9,7 @@ from typing import Any, Final
 from clotho.api.names import COMPONENT_LABEL, ENVIRONMENT_LABEL, INDEX_LABEL
 from clotho.cli import output
 from clotho.cli.failure import Exit, Failure
-from clotho.cli.runs import find
+from clotho.cli.lookup import find_run
 from clotho.cluster.outcomes import ApiError
 from clotho.cluster.workspace import Workspace
 
@@ -17,7 +17,7 @@ MAIN: Final = "main"  # the container that does the work, in every pod of a run
 
 
 async def logs(options: argparse.Namespace, workspace: Workspace) -> int:
-    await find(workspace, options.name)
+    await find_run(workspace, options.name)
     pods = [pod for pod in await workspace.pods_of(options.name) if options.component in (None, _component(pod))]
     if not pods:
         what = f"{options.component} pod" if options.component else "pod"

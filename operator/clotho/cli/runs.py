@@ -11,13 +11,12 @@ from clotho.api.run_fields import run_fields, with_value
 from clotho.api.training_run import TrainingRun, parse
 from clotho.cli import output, view
 from clotho.cli.changes import read_change
-from clotho.cli.connection import explain
-from clotho.cli.failure import Exit, Failure, nearest, unknown
+from clotho.cli.failure import Exit, Failure, nearest
+from clotho.cli.lookup import find_run
 from clotho.cli.manifests import read_run
 from clotho.cli.screen import terminal_width
 from clotho.cli.watching import follow
 from clotho.cluster.drafting import begin_draft, fresh_name
-from clotho.cluster.outcomes import NotFound
 from clotho.cluster.workspace import Workspace, WrongStateError
 
 Object = dict[str, Any]
@@ -90,19 +89,6 @@ async def _from_environment(
     return name, draft.run_spec()
 
 
-async def find(workspace: Workspace, name: str) -> Object:
-    """The run, or a failure that names the nearest one that there is."""
-    try:
-        return await workspace.get("TrainingRun", name)
-    except NotFound as error:
-        failure = explain(error)
-        if failure.code is Exit.NOT_FOUND and "not installed" not in str(failure):
-            raise unknown(
-                "run", name, [run["metadata"]["name"] for run in await workspace.all("TrainingRun")]
-            ) from None
-        raise failure from error
-
-
 async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
     everywhere = options.all_namespaces
     items = await (workspace.all_namespaces("TrainingRun") if everywhere else workspace.all("TrainingRun"))
@@ -131,7 +117,7 @@ def _row(run: Object) -> list[str]:
 
 
 async def status(options: argparse.Namespace, workspace: Workspace) -> int:
-    run = await find(workspace, options.name)
+    run = await find_run(workspace, options.name)
     rewards = view.rewards_of(run)
     lines = view.live_view(run, list(rewards.values()), view.elapsed_seconds(run), terminal_width())
     for condition in run.get("status", {}).get("conditions", ()):
@@ -141,7 +127,7 @@ async def status(options: argparse.Namespace, workspace: Workspace) -> int:
 
 
 async def results(options: argparse.Namespace, workspace: Workspace) -> int:
-    run = await find(workspace, options.name)
+    run = await find_run(workspace, options.name)
     if not view.is_finished(run):
         phase = run.get("status", {}).get("phase", "Pending")
         output.note(f"run {options.name} is {phase}: these are not final")
@@ -152,13 +138,13 @@ async def results(options: argparse.Namespace, workspace: Workspace) -> int:
 
 
 async def stop(options: argparse.Namespace, workspace: Workspace) -> int:
-    await find(workspace, options.name)
+    await find_run(workspace, options.name)
     turn = workspace.suspend_run if options.suspend else workspace.stop_run
     return await _turned(options, turn(options.name), "is being suspended" if options.suspend else "is stopping")
 
 
 async def resume(options: argparse.Namespace, workspace: Workspace) -> int:
-    await find(workspace, options.name)
+    await find_run(workspace, options.name)
     return await _turned(options, workspace.resume_run(options.name), "goes on")
 
 

@@ -9,9 +9,10 @@ import time
 from typing import Any, Final
 
 from clotho.cli import output, view
-from clotho.cli.failure import Exit, Failure, unknown
+from clotho.cli.failure import Exit, Failure
+from clotho.cli.lookup import find_run
 from clotho.cli.screen import Screen, terminal_width
-from clotho.cluster.outcomes import NotFound, Transient
+from clotho.cluster.outcomes import Transient
 from clotho.cluster.workspace import Workspace
 
 REFRESH_SECONDS: Final = 1.0
@@ -51,12 +52,8 @@ async def _look(workspace: Workspace, name: str) -> dict[str, Any]:
     give_up = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return await workspace.get("TrainingRun", name)
+            return await find_run(workspace, name)
         except Transient:
             if time.monotonic() > give_up:
                 raise
             await asyncio.sleep(REFRESH_SECONDS)
-        except NotFound:
-            raise unknown(
-                "run", name, [each["metadata"]["name"] for each in await workspace.all("TrainingRun")]
-            ) from None

@@ -106,7 +106,8 @@ def base(tmp_path: Path) -> str:
 
 
 async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, base: str, tmp_path: Path) -> None:
-    source = REPOSITORY / "images" / "environment" / "clotho_environment" / "letters.py"
+    source, original = tmp_path / "letters.py", REPOSITORY / "images/environment/clotho_environment/letters.py"
+    source.write_text(original.read_text().replace('"score_mean"', '"percent_correct"'))
     manifests = tmp_path / "environments.yaml"
     clotho("env", "discover", str(source), "--config-map", "--write", str(manifests))
     runs.kubectl.apply(manifests.read_text())
@@ -139,8 +140,11 @@ async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, 
         assert results["final_metrics"]["step"] == 12
         assert (await agent("rl_list_runs"))["count"] == 1
 
+        await agent("rl_edit_config", field="training.steps", value=5000)
+        await agent("rl_edit_config", field="evaluate_every_steps", value=1)
         second = (await agent("rl_start_training"))["run_id"]
-        runs.wait_for_phase(second, "Running")
+        runs.wait_for_step(second, 5)
+        assert (await agent("rl_check_status", run_id=second))["metrics"]["eval_percent_correct"] is not None
         leaks = places_that_show(runs.kubectl, KEYS.values())
         assert (await agent("rl_stop_training", run_id=second))["status"] == "stopping"
         runs.wait_for_phase(second, "Stopped")

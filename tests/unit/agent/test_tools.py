@@ -171,6 +171,25 @@ async def test_status_has_the_numbers_and_the_processes(api: FakeApi, tools: Too
     assert answer["wandb_url"] is None, "the run does not report there"
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'# HELP x y\nclotho_environment_evaluation{measure="percent_correct"} 62.5\n', 62.5),
+        (b'clotho_environment_evaluation{measure="eval/percent_correct"} 0.5\n', 0.5),
+        (b'clotho_environment_evaluation{measure="score_mean"} 0.5\n', None),
+        (b'clotho_environment_evaluation{measure="percent_correct"} many\n', None),
+        (None, None),
+    ],
+)
+async def test_evaluations_come_from_the_environment(
+    api: FakeApi, tools: Toolbox, text: bytes | None, expected: float | None
+) -> None:
+    running(api, components={"environments": [{"name": "echo", "state": "Ready", "ready": 1, "pod": "echo-0"}]})
+    if text is not None:
+        api.texts[f"/api/v1/namespaces/{NAMESPACE}/pods/echo-0:8003/proxy/metrics"] = text
+    assert (await tools.check_status("echo-1"))["metrics"]["eval_percent_correct"] == expected
+
+
 async def test_status_is_rate_limited_across_restarts(api: FakeApi, tools: Toolbox, clock: Clock) -> None:
     running(api)
     assert "status" in await tools.check_status("echo-1")

@@ -223,6 +223,23 @@ async def test_logs_need_pods(api: FakeApi) -> None:
     assert "no trainer pod" in str(failure.value)
 
 
+async def test_logs_are_marked_and_cannot_steer_the_terminal(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(api)
+    for name, labels in (
+        ("a", {"app.kubernetes.io/component": "trainer"}),
+        (
+            "b",
+            {"app.kubernetes.io/component": "environment", "clotho.dev/environment": "echo", "clotho.dev/index": "1"},
+        ),
+    ):
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}"
+        api.objects[path] = {"metadata": {"name": name, "labels": {**labels, "clotho.dev/run": "mine"}}}
+        api.texts[f"{path}/log"] = b"one\ntwo \x1b[2J"
+    assert await logs.logs(options("run", "logs", "mine"), api.workspace) == Exit.OK
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["trainer  one", "trainer  two \ufffd[2J", "echo-1  one", "echo-1  two \ufffd[2J"]
+
+
 async def test_check_says_what_is_missing_and_how_to_get_it(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.objects["/version"] = {"gitVersion": "v1.36.3"}
     assert await check.check(options("check"), api.workspace) == Exit.UNSUCCESSFUL

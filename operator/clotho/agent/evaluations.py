@@ -1,0 +1,41 @@
+"""What the environments of a live run measured last: asked of their pods, through the API server."""
+
+import asyncio
+import re
+from typing import Any, Final
+
+from clotho.cluster.outcomes import ApiError
+from clotho.cluster.workspace import Workspace
+from clotho_contract.names import ENVIRONMENT_STATUS_PORT
+
+PATIENCE_SECONDS: Final = 3.0
+SIZE_LIMIT: Final = 1024 * 1024
+_MEASURE: Final = re.compile(
+    rb'^clotho_environment_evaluation\{measure="(?:eval/)?percent_correct"\} (\S+)$', re.MULTILINE
+)
+
+
+async def percent_correct(workspace: Workspace, run: dict[str, Any]) -> float | None:
+    """As the first environment that has one says; None where there is none, or nobody may ask."""
+    places = (run.get("status", {}).get("components") or {}).get("environments", ())
+    for place in places:
+        if place.get("ready") and place.get("pod"):
+            found = await _ask(workspace, place["pod"])
+            if found is not None:
+                return found
+    return None
+
+
+async def _ask(workspace: Workspace, pod: str) -> float | None:
+    text = b""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            path = workspace.core(f"pods/{pod}:{ENVIRONMENT_STATUS_PORT}/proxy/metrics")
+            async for piece in workspace.client.stream(path, {}):
+                text += piece
+                if len(text) > SIZE_LIMIT:
+                    return None
+        found = _MEASURE.search(text)
+        return float(found[1]) if found else None
+    except (ApiError, TimeoutError, ValueError):
+        return None
