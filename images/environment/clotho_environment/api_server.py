@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -10,6 +11,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from clotho_contract.names import IDEMPOTENCY_HEADER
 from clotho_contract.termination import Reason
 from clotho_environment.group import Group, InvalidGroupError, Sequence, encode_group
 from clotho_environment.retry import backoff, retry_after
@@ -19,6 +21,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PROTOCOL: Final = {"X-Clotho-Protocol": "1"}  # asks for 429 with Retry-After instead of silent buffering
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _UNKNOWN: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 _TRANSIENT: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
@@ -87,7 +90,9 @@ class ApiServer:
 
     async def submit(self, group: Group, sequences: list[Sequence]) -> None:
         """Returns when the server has the group; under back-pressure that is when it has room again."""
-        await self._call_registered("POST", "/scored_data", lambda env_id: encode_group(group, sequences, env_id))
+        await self._call_registered(
+            "POST", "/scored_data", lambda env_id: encode_group(group, sequences, env_id), new_key()
+        )
 
     async def current_step(self) -> int:
         """Also the sign of life that keeps us in the server's list of connected environments."""
@@ -107,11 +112,13 @@ class ApiServer:
         except (aiohttp.ClientError, TimeoutError, _UnknownEnvironmentError, ApiServerRefusedError) as error:
             log.warning("could not say goodbye to the API server: %s", error)
 
-    async def _call_registered(self, method: str, path: str, body_for: Callable[[int], bytes]) -> bytes:
+    async def _call_registered(
+        self, method: str, path: str, body_for: Callable[[int], bytes], headers: Mapping[str, str] = _NO_HEADERS
+    ) -> bytes:
         for delay in backoff():
             env_id = await self.register()
             try:
-                return await self._call(method, path, body_for(env_id))
+                return await self._call(method, path, body_for(env_id), headers)
             except _UnknownEnvironmentError:
                 self._forget(env_id)
                 await asyncio.sleep(delay)
@@ -122,10 +129,10 @@ class ApiServer:
             log.warning("the API server does not know this environment any more; registering again")
             self._env_id = None
 
-    async def _call(self, method: str, path: str, body: bytes) -> bytes:
+    async def _call(self, method: str, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
         for delay in backoff():
             try:
-                status, headers, answer = await self._call_once(method, path, body)
+                status, answered, answer = await self._call_once(method, path, body, headers)
             except (aiohttp.ClientError, TimeoutError) as error:
                 self._mark_unreachable(f"{type(error).__name__}: {error}")
                 await asyncio.sleep(delay)
@@ -135,12 +142,14 @@ class ApiServer:
                 return answer
             if status != HTTPStatus.TOO_MANY_REQUESTS:  # which is back-pressure: all is well, only full
                 self._mark_unreachable(f"{status} {answer[:200].decode(errors='replace')}")
-            await asyncio.sleep(retry_after(headers) or delay)
+            await asyncio.sleep(retry_after(answered) or delay)
         raise AssertionError("backoff never ends")
 
-    async def _call_once(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        headers = PROTOCOL | {"Content-Type": "application/json"}
-        async with self._session.request(method, self._base_url + path, data=body, headers=headers) as response:
+    async def _call_once(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        sent = {**PROTOCOL, "Content-Type": "application/json", **headers}
+        async with self._session.request(method, self._base_url + path, data=body, headers=sent) as response:
             answer = await response.read()
         if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise ApiServerRefusedError(
@@ -157,6 +166,11 @@ class ApiServer:
         if self._is_reachable:
             log.warning("the API server does not answer, trying again: %s", problem)
         self._is_reachable = False
+
+
+def new_key() -> Mapping[str, str]:
+    """Goes with a group every time that it is sent, so that it counts once though an answer got lost."""
+    return {IDEMPOTENCY_HEADER: uuid.uuid4().hex}
 
 
 def _identify(env_id: int) -> bytes:

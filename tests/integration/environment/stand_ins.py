@@ -75,6 +75,9 @@ class ApiServerStandIn(StandIn):
     registrations: list[dict[str, Any]] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
     farewells: list[int] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)  # of each group, as often as it was sent
+    answers_to_lose: int = 0
+    is_silent: bool = False
 
     @property
     def step(self) -> int:
@@ -124,9 +127,16 @@ class ApiServerStandIn(StandIn):
         groups = content if isinstance(content, list) else [content]
         if any(group["env_id"] not in self.known for group in groups):
             return web.json_response({"detail": "no such environment"}, status=404)
+        key = request.headers["Idempotency-Key"]
         async with self.news:
-            self.groups.extend(groups)
+            self.groups.extend(groups if key not in self.keys else [])
+            self.keys.append(key)
             self.news.notify_all()
+        if self.answers_to_lose and request.transport:
+            self.answers_to_lose -= 1
+            request.transport.close()
+        if self.is_silent:
+            await asyncio.Event().wait()
         return web.json_response({"status": "received"})
 
 

@@ -127,6 +127,14 @@ class TestApiServer:
         await asyncio.wait_for(submitting, 30)
         assert len(api_server.groups) == 1
 
+    async def test_a_group_whose_answer_got_lost_counts_once(self, client, api_server):
+        api_server.answers_to_lose = 2
+        await client.submit(GROUP, [ATTEMPT.sequence])
+        await client.submit(GROUP, [ATTEMPT.sequence])
+        assert len(api_server.groups) == 2
+        assert len(api_server.keys) == 4
+        assert len(set(api_server.keys)) == 2
+
     async def test_refused_groups_name_the_problem(self, client, api_server):
         detail = [{"loc": ["body", "scores", 0], "msg": "scores[0]: too large", "type": "value_error"}]
         await client.register()

@@ -107,6 +107,31 @@ async def test_outages_and_back_pressure_are_held_not_passed_on(gateway, child, 
     assert len(api_server.groups) == 2
 
 
+async def test_a_group_whose_answer_got_lost_counts_once(gateway, child, api_server):
+    await register(child, gateway)
+    api_server.answers_to_lose = 1
+    for _ in range(2):
+        assert await send(child, gateway, group_of([5])) == 200
+    assert len(api_server.groups) == 2
+    assert len(api_server.keys) == 3
+
+
+async def test_a_child_that_gives_up_waiting_and_sends_again_counts_once(gateway, child, api_server):
+    await register(child, gateway)
+    api_server.is_silent = True
+    sending = asyncio.create_task(send(child, gateway, group_of([5])))
+    await api_server.groups_reach(1)
+    sending.cancel()
+    async with asyncio.timeout(30):
+        while not gateway._given_up:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    api_server.is_silent = False
+    assert await send(child, gateway, group_of([5])) == 200
+    assert (len(api_server.groups), len(api_server.keys)) == (1, 2)
+    assert await send(child, gateway, group_of([5])) == 200
+    assert len(api_server.groups) == 2
+
+
 async def test_refusals_are_passed_on_and_remembered(gateway, child, api_server, caplog):
     await register(child, gateway)
     api_server.troubles.append(web.json_response({"detail": "scores[0]: no"}, status=422))

@@ -1,10 +1,11 @@
 """Between an Atropos environment and the run, on loopback: adds the token, rides out outages, stamps versions."""
 
 import asyncio
+import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import aiohttp
@@ -13,7 +14,7 @@ from aiohttp import web
 from msgspec import Raw, Struct
 
 from clotho_contract.names import POLICY_VERSION_HEADER
-from clotho_environment.api_server import PROTOCOL
+from clotho_environment.api_server import PROTOCOL, new_key
 from clotho_environment.atropos.scored import Scored
 from clotho_environment.atropos.versions import VersionMemory
 from clotho_environment.completion import AnswerError, read_generate
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 BODY_LIMIT: Final = 1024**3
 SILENCE_SECONDS: Final = 300.0
 _HOLD: Final = (408, 429, 500, 502, 503, 504)
+_NO_HEADERS: Final[Mapping[str, str]] = {}
 _PASSED_ON: Final = ("Content-Type", POLICY_VERSION_HEADER)
 
 
@@ -45,6 +47,7 @@ class Gateway:
         self._registration: bytes | None = None
         self._env_id: int | None = None
         self._away: set[str] = set()
+        self._given_up: dict[bytes, Mapping[str, str]] = {}
         self._last_activity = time.monotonic()
         self.address = ""
         self.groups_sent = 0
@@ -114,10 +117,12 @@ class Gateway:
         )
         return answer.respond()
 
-    async def _call_registered(self, method: str, path: str, body: Callable[[], bytes]) -> "_Answer":
+    async def _call_registered(
+        self, method: str, path: str, body: Callable[[], bytes], headers: Mapping[str, str] = _NO_HEADERS
+    ) -> "_Answer":
         """The child keeps the id of its first registration; the server may know us by a newer one."""
         while True:
-            answer = await self._call("api", method, path, body())
+            answer = await self._call("api", method, path, body(), headers)
             if answer.status != 404 or self._registration is None:
                 return answer
             await self._register_again()
@@ -139,13 +144,8 @@ class Gateway:
             groups = [Scored.read(raw, self._versions) for raw in _listed(body)]
         except msgspec.MsgspecError:  # the API server says best what is wrong with it
             return (await self._call("api", "POST", path, body)).respond()
-
-        def stamped() -> bytes:
-            fields = [group.stamped(self._env_id) for group in groups]
-            return msgspec.json.encode(fields if path.endswith("_list") else fields[0])
-
-        with self._telemetry.waiting.track_inprogress():
-            answer = await self._call_registered("POST", path, stamped)
+        with self._key(body) as key:
+            answer = await self._hand_in(path, groups, key)
         if answer.status < 400:
             self.groups_sent += len(groups)
             for group in groups:
@@ -154,6 +154,25 @@ class Gateway:
             self._telemetry.count("refused")
             log.error("the API server refuses a group: %d %s", answer.status, answer.excerpt)
         return answer.respond()
+
+    @contextmanager
+    def _key(self, body: bytes) -> Iterator[Mapping[str, str]]:
+        """A child that gave up waiting sends the same again: the server may have it, so its key stays the same."""
+        digest = hashlib.sha256(body).digest()
+        key = self._given_up.pop(digest, None) or new_key()
+        try:
+            yield key
+        except asyncio.CancelledError:
+            self._given_up[digest] = key
+            raise
+
+    async def _hand_in(self, path: str, groups: list[Scored], key: Mapping[str, str]) -> "_Answer":
+        def stamped() -> bytes:
+            fields = [group.stamped(self._env_id) for group in groups]
+            return msgspec.json.encode(fields if path.endswith("_list") else fields[0])
+
+        with self._telemetry.waiting.track_inprogress():
+            return await self._call_registered("POST", path, stamped, key)
 
     async def _generate(self, request: web.Request) -> web.Response:
         answer = await self._call("inference", "POST", "/generate", await request.read())
@@ -176,12 +195,14 @@ class Gateway:
         side, path = request.match_info["side"], "/" + request.match_info["path"]
         return (await self._call(side, request.method, path, await request.read())).respond()
 
-    async def _call(self, side: str, method: str, path: str, body: bytes = b"") -> "_Answer":
+    async def _call(
+        self, side: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = _NO_HEADERS
+    ) -> "_Answer":
         """Wait for as long as the other side is away or full: Atropos would end, or lose the group."""
         for delay in backoff():
             self._last_activity = time.monotonic()
             try:
-                answer = await self._send(side, method, path, body)
+                answer = await self._send(side, method, path, body, headers)
             except (aiohttp.ClientError, TimeoutError) as error:
                 self._mark_away(side, f"{type(error).__name__}: {error}")
                 await asyncio.sleep(delay)
@@ -195,10 +216,12 @@ class Gateway:
             await asyncio.sleep(retry_after(answer.headers) or delay)
         raise AssertionError("backoff never ends")
 
-    async def _send(self, side: str, method: str, path: str, body: bytes) -> "_Answer":
-        headers = {"Content-Type": "application/json", **(PROTOCOL if side == "api" else {})}
+    async def _send(
+        self, side: str, method: str, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> "_Answer":
+        sent = {"Content-Type": "application/json", **(PROTOCOL if side == "api" else {}), **headers}
         url = self._upstreams[side] + path
-        async with self._session.request(method, url, data=body or None, headers=headers) as response:
+        async with self._session.request(method, url, data=body or None, headers=sent) as response:
             return _Answer(response.status, response.headers, await response.read())
 
     def _mark_away(self, side: str, problem: str) -> None:
