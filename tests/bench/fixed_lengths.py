@@ -1,8 +1,10 @@
-"""An environment for benchmarks: prompts of random tokens, answers of a fixed length, scores by chance."""
+"""An environment for benchmarks: prompts of random tokens, answers of given lengths, scores by chance."""
 
+import asyncio
 from collections.abc import Iterator
 
 from pydantic import Field
+from trainer_work import ragged_lengths
 
 from clotho_environment.environment import Config, Environment
 from clotho_environment.group import Group
@@ -12,6 +14,7 @@ from clotho_environment.policy import Policy
 class FixedLengthsConfig(Config):
     prompts: int = Field(8, ge=1, description="Different prompts.")
     prompt_tokens: int = Field(128, ge=1, description="Tokens of each.")
+    ragged: bool = Field(False, description="Answers of many lengths up to max_tokens, each asked for alone.")
 
 
 class FixedLengths(Environment[FixedLengthsConfig, list[int]]):
@@ -20,5 +23,10 @@ class FixedLengths(Environment[FixedLengthsConfig, list[int]]):
             yield [self.random.randrange(5, 40) for _ in range(self.config.prompt_tokens)]
 
     async def rollout(self, item: list[int], policy: Policy) -> Group:
-        completions = await policy.generate(item, ignore_eos=True)
+        if self.config.ragged:
+            lengths = ragged_lengths(self.config.group_size, self.config.max_tokens, self.random.randrange(10**9))
+            answers = (policy.generate(item, n=1, max_tokens=length, ignore_eos=True) for length in lengths)
+            completions = [completion for answer in await asyncio.gather(*answers) for completion in answer]
+        else:
+            completions = await policy.generate(item, ignore_eos=True)
         return Group(completions, [self.random.random() for _ in completions])

@@ -59,6 +59,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--micro", type=int, default=8, help="sequences a forward and backward pass, on both sides")
     parser.add_argument("--steps", type=int, default=2, help="measured; more warm up")
     parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--ragged", action="store_true", help="our environment asks for answers of many lengths")
     parser.add_argument("--engine", default="auto", help="inference.engine of our side")
     parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
     parser.add_argument("--sides", default="ours,serving,stock", help="what is measured, in this order")
@@ -70,7 +71,7 @@ def _options() -> argparse.Namespace:
 
 
 def _work(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro", "rank", "engine")
+    names = ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro", "rank", "engine", "ragged")
     return {name: getattr(options, name) for name in names}
 
 
@@ -97,6 +98,7 @@ def _config(options: argparse.Namespace, api_server: int = 1, inference: int = 1
         "max_tokens": options.new_tokens,
         "group_size": options.group,
         "concurrency": options.prompts,
+        "ragged": options.ragged,
     }
     return RunConfig(
         run=RunIdentity(name="bench", namespace="bench", id="bench"),
@@ -174,7 +176,7 @@ def _from_log(lines: list[dict[str, Any]], options: argparse.Namespace) -> dict[
     steps = [line for line in lines if "seconds_per_step" in line]
     measured = steps[2:]
     total, training = (_mean([step[key] for step in measured]) for key in ("seconds_per_step", "seconds_training"))
-    tokens = options.prompts * options.group * options.new_tokens
+    tokens = _mean([step["tokens_per_second"] * step["seconds_per_step"] for step in measured])
     peaks = [step["gpu/memory_peak_bytes"] / 2**30 for step in steps if "gpu/memory_peak_bytes" in step]
     said = ("fast engine serves", "activations are", "engine is ready", "transformers engine")
     return {

@@ -8,6 +8,20 @@ from torch.nn import functional
 _CHUNK = 2048  # tokens whose logits exist at the same time
 
 
+def _statistics(
+    logits: torch.Tensor, targets: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probability of the target, entropy, and the whole distribution in the logits' own precision."""
+    wide = logits.float() / temperature
+    total = wide.logsumexp(-1, keepdim=True)
+    softmax = (wide - total).exp()
+    entropies = total.squeeze(-1) - (softmax * wide).sum(-1)
+    return (wide.gather(-1, targets) - total).squeeze(-1), entropies, softmax.to(logits.dtype)
+
+
+_compiled = torch.compile(_statistics)
+
+
 class LogprobHead(torch.autograd.Function):
     """log p(target) of a frozen head, and its entropy as a figure.
 
@@ -22,17 +36,15 @@ class LogprobHead(torch.autograd.Function):
         logprobs = torch.empty(len(targets), device=hidden.device)
         entropies = torch.empty_like(logprobs)
         slope = torch.empty_like(hidden)
+        statistics = _compiled if hidden.is_cuda else _statistics
         for start in range(0, len(targets), _CHUNK):
             part = slice(start, start + _CHUNK)
-            logits = (hidden[part] @ weight.t()).float().div_(temperature)
-            total = logits.logsumexp(-1)
-            chosen = logits.gather(-1, targets[part, None]).squeeze(-1)
-            logprobs[part] = chosen - total
-            softmax = (logits - total[:, None]).exp_()
-            entropies[part] = total - torch.linalg.vecdot(softmax, logits)
+            logprobs[part], entropies[part], softmax = statistics(
+                hidden[part] @ weight.t(), targets[part, None], temperature
+            )
             if ctx.needs_input_grad[0]:
                 rows = functional.embedding(targets[part], weight)
-                slope[part] = torch.addmm(rows, softmax.to(weight.dtype), weight, alpha=-1)
+                slope[part] = torch.addmm(rows, softmax, weight, alpha=-1)
         ctx.save_for_backward(slope)
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropies)

@@ -1,0 +1,104 @@
+"""Does the policy learn alike with every engine, and with weights that change in flight or not? Same task, same seeds.
+
+The letters task on the tiny model, generation and training at the same time: two batches are in flight, so most
+sequences live through an update when updates may happen in flight. The last line is JSON: mean reward of the first and
+last five steps for each setting and seed.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "images" / part) for part in ("contract", "trainer")]
+LETTERS, GROUP, TOKENS = "abcdefgh", 16, 16
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--settings", default="transformers:in_flight,fast:in_flight,fast:drained")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
+    options = parser.parse_args()
+    if options.packages:
+        sys.path.append(str(options.packages))
+    results: dict[str, Any] = {}
+    for setting in options.settings.split(","):
+        runs = [asyncio.run(_learn(*setting.split(":"), seed, options.steps)) for seed in range(options.seeds)]
+        results[setting] = {
+            "first5": [round(sum(rewards[:5]) / 5, 3) for rewards, _ in runs],
+            "last5": [round(sum(rewards[-5:]) / 5, 3) for rewards, _ in runs],
+            "mean": round(sum(sum(rewards) / len(rewards) for rewards, _ in runs) / len(runs), 3),
+            "seconds": round(sum(seconds for _, seconds in runs), 1),
+        }
+        print(json.dumps({setting: results[setting]}), file=sys.stderr, flush=True)
+    print(json.dumps({"bench": "learning", "steps": options.steps, **results}))
+
+
+async def _learn(engine: str, updates: str, seed: int, steps: int) -> tuple[list[float], float]:
+    from clotho_trainer import local_backend, tiny_model
+    from clotho_trainer.batch import prepare
+
+    with tempfile.TemporaryDirectory() as name:
+        tiny_model.write(Path(name) / "model", seed)
+        backend = local_backend.load(_config(Path(name) / "model", engine, updates, seed, steps), Path(name))
+        await backend.engine.start()
+        queue: asyncio.Queue[Any] = asyncio.Queue(len(LETTERS))
+        producers = [asyncio.create_task(_produce(backend, letter, queue)) for letter in LETTERS * 2]
+        rewards, began = [], time.monotonic()
+        for _ in range(steps):
+            groups = [await queue.get() for _ in LETTERS]
+            batch = prepare(groups, backend.rules, backend.version)
+            await asyncio.to_thread(backend.step, batch, 1e-2)
+            rewards.append(batch.figures["reward/mean"])
+        for producer in producers:
+            producer.cancel()
+        await backend.engine.stop()
+    return rewards, time.monotonic() - began
+
+
+async def _produce(backend: Any, letter: str, queue: "asyncio.Queue[Any]") -> None:
+    from clotho_trainer.groups import Group
+    from clotho_trainer.inference.engine import Request, Sampling
+
+    prompt = tuple(backend.tokenizer(f"{letter}>")["input_ids"])
+    while True:
+        samples = await backend.engine.generate(Request(prompt, Sampling(max_tokens=TOKENS, ignore_end=True), GROUP))
+        await queue.put(
+            Group(
+                tokens=[[*prompt, *sample.tokens] for sample in samples],
+                masks=[[-100] * len(prompt) + list(sample.tokens) for sample in samples],
+                inference_logprobs=[[1.0] * len(prompt) + list(sample.logprobs) for sample in samples],
+                scores=[sample.text.count(letter) / TOKENS for sample in samples],
+            )
+        )
+
+
+def _config(model: Path, engine: str, updates: str, seed: int, steps: int) -> Any:
+    from clotho_contract.config import RunConfig, RunIdentity
+    from clotho_contract.settings import Inference, Lora, Loss, Model, Training
+
+    return RunConfig(
+        run=RunIdentity(name="learning", namespace="bench", id="learning"),
+        model=Model(name=str(model), dtype="float32"),
+        training=Training(
+            steps=steps,
+            batch_size=len(LETTERS) * GROUP,
+            max_tokens=64,
+            learning_rate=1e-2,
+            lora=Lora(rank=8, alpha=16.0),
+            loss=Loss(entropy_coefficient=0.05),
+            seed=seed,
+        ),
+        inference=Inference(engine=engine, weight_updates=updates, max_batch_size=2 * len(LETTERS) * GROUP),  # type: ignore[arg-type]
+    )
+
+
+if __name__ == "__main__":
+    main()
