@@ -130,21 +130,33 @@ def _excesses(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
 
 def _strangers(asked: Tree, policy: PolicyInForce) -> Iterator[str]:
     """Models, images and devices that are not on the lists."""
-    limits, model = policy.limits, asked["model"]["name"]
-    if not _is_allowed(model, limits.models):
+    model = asked["model"]["name"]
+    if not _is_allowed(model, policy.limits.models):
         yield f"model.name: {model} is not among the models of {policy.title}"
     for environment in asked["environments"]:
-        image = environment["image"]
-        if image and not _is_allowed(image, limits.images):
-            where = f"environments.{environment['name']}.image"
-            yield f"{where}: {image} is not among the images of {policy.title}"
+        yield from _image_problems(f"environments.{environment['name']}.image", [environment["image"]], policy)
     for where, template in _templates(asked):
-        pod = _dict(template.get("spec"))
-        for image in _images(pod):
-            if not _is_allowed(image, limits.images):
-                yield f"{where}: {image} is not among the images of {policy.title}"
-        if limits.gpus is not None and _asks_for_devices(pod):
-            yield f"{where}: devices are asked for with trainer.gpus, which {policy.title} limits"
+        yield from _template_problems(where, template, policy)
+
+
+def pod_violations(image: str, template: Tree, policy: PolicyInForce) -> tuple[str, ...]:
+    """For an Environment or an InferenceTest, which have pods as well."""
+    broken = policy.problems if isinstance(policy, Policy) else ()
+    return (*broken, *_image_problems("image", [image], policy), *_template_problems("template", template, policy))
+
+
+def _template_problems(where: str, template: Tree, policy: PolicyInForce) -> Iterator[str]:
+    pod = _dict(template.get("spec"))
+    yield from _image_problems(where, _images(pod), policy)
+    if policy.limits.gpus is not None and _asks_for_devices(pod):
+        yield f"{where}: devices are asked for with trainer.gpus, which {policy.title} limits"
+
+
+def _image_problems(where: str, images: Iterable[str], policy: PolicyInForce) -> Iterator[str]:
+    """No image at all means the operator's own."""
+    for image in images:
+        if image and not _is_allowed(image, policy.limits.images):
+            yield f"{where}: {image} is not among the images of {policy.title}"
 
 
 def _templates(asked: Tree) -> Iterator[tuple[str, Tree]]:

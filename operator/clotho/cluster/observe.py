@@ -68,6 +68,7 @@ class Observer:
             files=await files_hash(self._client, key.namespace, config_map),
             description=self._descriptions.answer(key),
             refused=self._writer.refusals(environment),
+            policies=self._store.policies_in(key.namespace),
         )
 
     async def observe_test(self, key: Key, test: AnyTest) -> TestSeen:
@@ -79,6 +80,7 @@ class Observer:
             objects=self._store.objects_of(key, uid),
             environment=self._store.environments.get(key.namespace, name) if name else None,
             refused=self._writer.refusals(test),
+            policies=self._store.policies_in(key.namespace),
         )
 
     def recheck(self) -> None:

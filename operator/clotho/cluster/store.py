@@ -121,8 +121,9 @@ class Store:
 
     def announce(self, kind: Kind, metadata: Metadata) -> None:
         if kind == "TrainingPolicy":
-            for each in self.runs_in(metadata.namespace):
-                self.changed(run_key(each.metadata))
+            for each in self.owners():
+                if each.metadata.namespace == metadata.namespace:
+                    self.changed(key_of(each))
             return
         for key in _affected(kind, metadata):
             self.changed(key)

@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Struct, field
 
 from clotho.api.environment import AnyEnvironment, Described, Environment, EnvironmentStatus, UnreadableEnvironment
+from clotho.api.policy import combine, pod_violations
+from clotho.api.training_policy import AnyPolicy
 from clotho.plan.conditions import Wanted, on_the_way, ready, renewed, stuck
 from clotho.plan.failures import classify
 from clotho.plan.health import pod_problem
@@ -37,6 +39,7 @@ class EnvironmentSeen(Struct, frozen=True, kw_only=True):
     files: str | None = ""  # hash of the ConfigMap's contents; None: it is not there
     description: Probe[Description] | None = None
     refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
+    policies: tuple[AnyPolicy, ...] = ()
 
 
 class _Step(Struct, frozen=True, kw_only=True):
@@ -115,6 +118,8 @@ def _begin(environment: Environment, source: Described, seen: EnvironmentSeen, s
     else:
         conditions = _describing()
     metadata = environment.metadata
+    if wrong := pod_violations(environment.spec.image, environment.spec.template, combine(seen.policies)):
+        return _Step(conditions=stuck("Forbidden", f"The spec is not allowed: {'; '.join(wrong)}."))
     try:
         pod = describing.describing_pod(environment, source, settings.render)
     except TemplateError as error:

@@ -19,6 +19,8 @@ from clotho.api.inference_test import (
     TestSummary,
     UnreadableTest,
 )
+from clotho.api.policy import combine, pod_violations
+from clotho.api.training_policy import AnyPolicy
 from clotho.plan.catalogue import is_described
 from clotho.plan.conditions import Wanted, on_the_way, ready, renewed, stuck
 from clotho.plan.failures import classify
@@ -44,6 +46,7 @@ class TestSeen(Struct, frozen=True, kw_only=True):
     objects: Mapping[ObjectKey, ObjectSeen] = field(default_factory=dict)
     environment: AnyEnvironment | None = None  # the one that the test names
     refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
+    policies: tuple[AnyPolicy, ...] = ()
 
 
 class _Ruling(Struct, frozen=True, kw_only=True):
@@ -167,6 +170,8 @@ def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: 
     subject = _subject(test, seen.environment)
     if isinstance(subject, _Ruling):
         return msgspec.structs.replace(subject, results=ruling.results)
+    if wrong := pod_violations(subject.image, subject.template, combine(seen.policies)):
+        return msgspec.structs.replace(ruling, problem=f"the spec is not allowed: {'; '.join(wrong)}")
     metadata = test.metadata
     wall = ObjectKey("NetworkPolicy", base_name(metadata))
     try:

@@ -7,12 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from clotho.api import inference_test
 from clotho.api.environment import Environment
 from clotho.api.environment import parse as parse_environment
 from clotho.api.status import PolicyInForce, TrainingRunStatus
 from clotho.api.training_policy import AnyPolicy, parse
 from clotho.api.training_run import TrainingRun
+from clotho.plan.describe import EnvironmentSeen, plan_environment
+from clotho.plan.inference_test import TestSeen, plan_test
 from clotho.plan.model import Create
+from clotho.plan.settings import PlanSettings
 from clotho.plan.turn import holds_place, runs_ahead, wants_place
 from clotho_contract.config import parse as parse_config
 from unit.plan.world import START, World, minimal_spec, running_world
@@ -71,6 +75,22 @@ def shelved(**spec: Any) -> Environment:
     found = parse_environment({"metadata": {"name": "shelf", "generation": 1}, "spec": spec, "status": status})
     assert isinstance(found, Environment)
     return found
+
+
+def test_images_of_environments_and_of_inference_tests_are_limited_too() -> None:
+    rules = (policy(limits={"images": ["ours/*"]}),)
+    metadata = {"name": "x", "namespace": "team", "uid": "0123abcd-0000", "generation": 1}
+    for image, is_allowed in (("", True), ("ours/x", True), ("theirs/x", False)):
+        entry = parse_environment({"metadata": metadata, "spec": {"image": image}})
+        described = plan_environment(entry, EnvironmentSeen(policies=rules), START, PlanSettings())
+        trial = inference_test.parse({"metadata": metadata, "spec": {"image": image, "entry": "letters"}})
+        tested = plan_test(trial, TestSeen(policies=rules), START, PlanSettings())
+        for planned in (described, tested):
+            assert planned.status is not None
+            assert any(isinstance(action, Create) for action in planned.actions) is is_allowed
+            assert (
+                "theirs/x is not among the images of TrainingPolicy team" in planned.status.message
+            ) is not is_allowed
 
 
 def test_a_refused_run_starts_once_the_policy_allows_it() -> None:
