@@ -102,7 +102,7 @@ async def play_the_models(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
 
     for pod in await eventually("two models tried", look):
         command = pod["spec"]["containers"][0]["command"]
-        is_good = "good" in command
+        is_good = any(word.endswith("good") for word in command)
         trial = {"stepsTested": 2, "completions": 8, "correct": 4, "stepsWithCorrect": 2} if is_good else {}
         words = {"reason": "Finished" if is_good else "EnvironmentFailed", "message": "no answer", "trial": trial}
         await kubelet.fail(pod, exit_code=0 if is_good else 1, message=json.dumps(words))
