@@ -44,7 +44,7 @@ def test_every_field_of_the_spec_is_explained(definition: Definition) -> None:
 
 
 def test_little_is_required() -> None:
-    assert SPEC["required"] == ["model", "environments", "training"]
+    assert SPEC["required"] == ["model", "training"], "and environments, unless the run is inline"
     assert SPEC["properties"]["training"]["required"] == ["steps"]
     assert SPEC["properties"]["model"]["required"] == ["name"]
 
@@ -93,6 +93,7 @@ def test_every_other_field_is_immutable_unless_it_is_meant_to_change() -> None:
         "environments",
         "training",
         "restarts",
+        "export",
         "suspend",
         "stop",
         "deadlineSeconds",
