@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from clotho.api.status import FINISHED_PHASES
+from clotho.api.training_policy import parse
 from clotho.plan.model import Delete
 from unit.plan.kstatus import kstatus
 from unit.plan.world import World, minimal_spec
@@ -173,3 +174,48 @@ def test_an_operator_killed_after_any_write_of_a_stop_keeps_the_order(writes: in
     assert world.phase == "Stopped"
     assert not world.pods
     assert [name.rsplit("-", 1)[-1] for name in dict.fromkeys(order)][-2:] == ["trainer", "server"]
+
+
+administrators = st.one_of(
+    st.tuples(st.just("policy"), st.sampled_from([None, 2, 4])),
+    st.tuples(st.just("ahead"), st.integers(0, 2)),
+)
+
+
+@given(
+    st.tuples(st.just("policy"), st.sampled_from([2, 4])),
+    st.lists(st.one_of(kubelet, people, crash, administrators, administrators), max_size=30),
+)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_run_lives_and_ends_under_the_policy_it_was_started_under(
+    first: tuple[str, Any], history: list[tuple[str, Any]]
+) -> None:
+    world = World()
+    for what, argument in (first, *history):
+        if what == "ahead":
+            world.runs_ahead = argument
+        elif what == "policy":
+            spec = {"locked": {"trainer": {"gpus": argument}}, "limits": {"activeRuns": 2}}
+            found = parse({"metadata": {"name": "team"}, "spec": spec})
+            world.policies = (found,) if argument else ()
+        else:
+            happen(world, what, argument)
+        before = world.now_status.policy
+        world.reconcile()
+        status = world.now_status
+        assert before in (None, status.policy)
+        assert not (status.queued_since and world.pods), "nobody is at work while in line"
+        gpus = status.policy.locked["trainer"]["gpus"] if status.policy else 1
+        assert {gpus_of(pod) for pod in world.pods.values()} <= {gpus, None}
+        kstatus(world.run)
+    world.policies, world.runs_ahead = (), 0
+    assert_rest(world)
+    event(f"{world.phase}, {'governed' if world.now_status.policy else 'free'}")
+
+
+def gpus_of(pod: dict[str, Any]) -> int | None:
+    """None for pods that never have any."""
+    if pod["metadata"]["labels"]["app.kubernetes.io/component"] != "trainer":
+        return None
+    gpus: int = pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+    return gpus
