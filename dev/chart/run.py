@@ -84,7 +84,11 @@ QUEUE: Final = Row(
         Panel(
             "Queue on disk",
             "Waiting groups, and trained ones kept until a checkpoint holds them.",
-            {"waiting": f"clotho_api_queue_bytes{RUN}", "kept": f"clotho_api_retained_bytes{RUN}"},
+            {
+                "waiting": f"clotho_api_queue_bytes{RUN}",
+                "waiting at most": f"clotho_api_queue_limit_bytes{RUN}",
+                "kept": f"clotho_api_retained_bytes{RUN}",
+            },
             unit="bytes",
         ),
         Panel(

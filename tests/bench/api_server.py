@@ -29,6 +29,7 @@ from trajectory_servers import ServerProcess, ToolUnavailableError, atropos_pyth
 T = TypeVar("T")
 GROUP_SIZE = 8
 ENVIRONMENTS = 8
+BATCHES_TO_TIME = 8
 TRAINER = {
     "wandb_group": "bench",
     "wandb_project": "bench",
@@ -54,10 +55,15 @@ class Client:
             response.raise_for_status()
 
     async def enqueue(self, body: bytes, count: int) -> float:
-        """Groups a second, sent by several environments at once."""
+        """Groups a second, sent by several environments at once: each sends its next when it has its answer."""
+        left = iter(range(count))
+
+        async def environment() -> None:
+            for _ in left:
+                await self._send(body)
+
         started = time.perf_counter()
-        for done in range(0, count, ENVIRONMENTS):
-            await asyncio.gather(*(self._send(body) for _ in range(min(ENVIRONMENTS, count - done))))
+        await asyncio.gather(*(environment() for _ in range(ENVIRONMENTS)))
         return count / (time.perf_counter() - started)
 
     async def _send(self, body: bytes) -> None:
@@ -124,13 +130,14 @@ async def measure(server: ServerProcess, body: bytes, sequences: int, rounds: in
         async with aiohttp.ClientSession(timeout=PATIENCE, connector=connector) as session:
             client = Client(server, session)
             await client.register(sequences)
-            usual, identity, statuses, rates = [], [], [], []
+            usual, identity, statuses = [], [], []
             for encoding, times in [("gzip, deflate", usual), ("identity", identity)] * rounds:
-                rates.append(await client.enqueue(body, groups))
+                await client.enqueue(body, groups)
                 downloading = loop.run_in_executor(trainer, download_batch, server.url, encoding)
                 (seconds, length), latencies = await while_asking_for_status(client, downloading)
                 times.append(seconds)
                 statuses += latencies
+            rates = [await client.enqueue(body, groups) for _ in range(BATCHES_TO_TIME)]
     return {
         "batch_seconds": statistics.median(usual),
         "batch_identity_seconds": statistics.median(identity),

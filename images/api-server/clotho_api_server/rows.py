@@ -3,7 +3,7 @@
 What is not plainly right is left to the decoder, which knows every spelling and says what is wrong.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,11 +16,11 @@ LongRows = dict[bytes, Raw]
 SHORT: Final = 512  # bytes; up to here decoding is as fast
 MOST_BRACKETS: Final = 100_000
 _OPENINGS: Final = b"-0123456789 "
-_DIGITS_OF_INT32: Final = 10
-_WORD: Final = 8
-_WORDS_OF_A_LONG_NUMBER: Final = 32  # far fewer digits than a number too large for a float needs
+_PAIRS_OF_INT32: Final = 4  # of digits, side by side in any number too large for 32 bits and in none below 8 digits
+_WORDS_OF_A_FLOAT: Final = 32  # of 8 bytes without a comma, in any number too large for a float
 _SYNTAX: Final = msgspec.json.Decoder(Raw)
 _Flags = npt.NDArray[np.bool_]
+_Unsigned = TypeVar("_Unsigned", np.uint16, np.uint64)
 
 
 def cut(body: bytes) -> tuple[bytes, LongRows]:
@@ -59,7 +59,7 @@ def count_integers(row: Raw) -> int | None:
         and not (minus[1:] & (digit | minus)[:-1]).any()
         and not (text[0] == ord("0") and digit[1])
         and not ((text[1:-1] == ord("0")) & (digit[2:] > digit[:-2])).any()
-        and not _has_run(digit, _DIGITS_OF_INT32)
+        and not _has_run(_grouped(digit, np.uint16) == 0x0101, _PAIRS_OF_INT32)
     )
     return commas + 1 if is_plain else None
 
@@ -73,8 +73,7 @@ def count_numbers(row: Raw) -> int | None:
     if (text[letters] != ord("e")).any() or (text[letters + 1] != ord("-")).any():
         return None
     comma = text == ord(",")
-    words = comma[: len(comma) // _WORD * _WORD].view(np.uint64)
-    if not comma.any() or _has_run(words == 0, _WORDS_OF_A_LONG_NUMBER):
+    if not comma.any() or _has_run(_grouped(comma, np.uint64) == 0, _WORDS_OF_A_FLOAT):
         return None
     return int(np.count_nonzero(comma)) + 1
 
@@ -82,6 +81,12 @@ def count_numbers(row: Raw) -> int | None:
 def _between_brackets(row: Raw) -> npt.NDArray[np.uint8] | None:
     text = np.frombuffer(memoryview(row), np.uint8)
     return text[1:-1] if len(text) > SHORT and text[0] == ord("[") and text[-1] == ord("]") else None
+
+
+def _grouped(flags: _Flags, kind: type[_Unsigned]) -> npt.NDArray[_Unsigned]:
+    """Several flags as one number; some at the end are left out."""
+    size = np.dtype(kind).itemsize
+    return flags[: len(flags) // size * size].view(kind)
 
 
 def _is_json(row: Raw) -> bool:

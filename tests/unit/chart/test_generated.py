@@ -31,7 +31,7 @@ def exported_names() -> set[str]:
     operator = CollectorRegistry()
     OperatorMetrics(operator)
     operator.register(RunCollector(list, lambda _: None, lambda: True))
-    registries = [operator, Telemetry().registry, Board(1, 1.0).registry, ApiServerMetrics(no_state).registry]
+    registries = [operator, Telemetry().registry, Board(1, 1.0).registry, ApiServerMetrics(no_state, 0).registry]
     names: set[str] = set()
     for registry in registries:
         for name in registry._names_to_collectors:
