@@ -1,0 +1,121 @@
+"""GPU memory of one inline run with LoRA over a bfloat16 base, and with QLoRA over the same base in 4 bits (nf4).
+
+Both train a few steps on a dataset with a reward function, each in a process of its own. The last line is JSON;
+`ratio` is the peak of LoRA over the peak of QLoRA. Without a GPU only LoRA runs, as a dry run.
+
+    python tests/bench/memory.py --shape tiny                     a dry run on any machine
+    python tests/bench/memory.py --packages DIR                   on a GPU; DIR holds packages the machine lacks
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(path) for path in (ROOT / "images/contract", ROOT / "images/trainer", Path(__file__).parent)]
+
+import trainer_work  # noqa: E402
+
+SIDES = {"lora": "none", "qlora": "nf4"}
+
+
+def main() -> None:
+    options = _options()
+    if options.packages:
+        sys.path.append(str(options.packages))  # last: what the machine has itself wins
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if options.side:
+        print(json.dumps(_write_model(options) if options.side == "model" else _measure(options)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        has_gpu = _in_own_process("model", folder)["has_gpu"]
+        sides = {side: _in_own_process(side, folder) for side in SIDES if has_gpu or side == "lora"}
+    ratio = round(sides["lora"]["peak_gib"] / sides["qlora"]["peak_gib"], 3) if has_gpu else None
+    names = ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro", "rank")
+    work = {name: getattr(options, name) for name in names}
+    print(json.dumps({"bench": "memory", "work": work, **sides, "ratio": ratio}))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=trainer_work.SHAPES, default="8b")
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--prompt-tokens", type=int, default=128)
+    parser.add_argument("--new-tokens", type=int, default=256)
+    parser.add_argument("--micro", type=int, default=4, help="sequences a forward and backward pass")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _in_own_process(side: str, folder: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", folder]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the side {side} failed with exit code {done.returncode}")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(json.dumps({"side": side, **result}), file=sys.stderr, flush=True)
+    return result
+
+
+def _write_model(options: argparse.Namespace) -> dict[str, Any]:
+    """On disk, because 4 bits are made while a model is read."""
+    import torch
+
+    from clotho_trainer.tiny_model import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    trainer_work.make_model(options.shape, tokenizer).save_pretrained(options.folder / "model")
+    tokenizer.save_pretrained(options.folder / "model")
+    return {"has_gpu": torch.cuda.is_available()}
+
+
+def _measure(options: argparse.Namespace) -> dict[str, Any]:
+    from clotho_trainer import train
+
+    run = {
+        "model": {"name": str(options.folder / "model"), "quantization": SIDES[options.side], "dtype": "auto"},
+        "inline": {"groupSize": options.group, "maxCompletionTokens": options.new_tokens},
+        "training": {
+            "steps": options.steps,
+            "batchSize": options.prompts * options.group,
+            "microBatchSize": options.micro,
+            "maxTokens": options.prompt_tokens + options.new_tokens + 8,
+            "gradientCheckpointing": True,
+            "lora": {"rank": options.rank, "alpha": 2 * options.rank},
+        },
+        "inference": {"engine": "transformers", "maxBatchSize": options.prompts * options.group},
+    }
+    records = [{"prompt": text} for text in trainer_work.prompt_texts(options)]
+    output = options.folder / options.side
+    result = train(run, dataset=records, rewards={"vowels": _vowels}, output=output)
+    peaks = [step["gpu/memory_peak_bytes"] for step in result.metrics if "gpu/memory_peak_bytes" in step]
+    return {
+        "steps": len(result.metrics),
+        "weights_gib": _gib(result._backend.live.model.get_memory_footprint()),  # type: ignore[attr-defined]
+        "peak_gib": _gib(max(peaks)) if peaks else None,
+        "seconds_training": round(result.metrics[-1]["seconds_training"], 3),
+        "seconds_sampling": round(result.metrics[-1]["seconds_sampling"], 3),
+    }
+
+
+def _vowels(output: str, expected: object) -> float:
+    return sum(letter in "aeiou" for letter in output) / max(len(output), 1)
+
+
+def _gib(count: float) -> float:
+    return round(count / 2**30, 2)
+
+
+if __name__ == "__main__":
+    main()
