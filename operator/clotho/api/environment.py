@@ -19,7 +19,10 @@ class CatalogueSpec(EnvironmentSource, frozen=True):
     """An environment that runs can use by its name."""
 
     description: Annotated[
-        str, Meta(max_length=500, description="Shown in lists; empty takes what the environment's class says.")
+        str,
+        Meta(
+            max_length=500, description="What `clotho env list` shows; empty takes what the environment's class says."
+        ),
     ] = ""
     secret_name: SecretVariables = ""
     config: Annotated[

@@ -66,6 +66,7 @@ def trial_pod(test: InferenceTest, subject: Subject, index: int, settings: Rende
         "env": _key(model, spec.secret_name),
         **variables_of(subject.secret_name),
         "resources": resources("100m", "256Mi", {"memory": "4Gi"}),
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # an image without our kit has no last words of its own
         "volumeMounts": [mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code],
     }
     pod_spec = {

@@ -46,7 +46,13 @@ class Catalogue:
     def plan(self) -> Plan[Any]:
         pod = parse_pod(self.pod) if self.pod else None
         heard = Probe(pod_uid=pod.uid, taken_at=self.now, answer=self.answer) if pod and self.answer else None
-        seen = EnvironmentSeen(pod=pod, objects=self.objects, files=self.files, description=heard, refused=self.refused)
+        seen = EnvironmentSeen(
+            pod=pod,
+            objects=self.objects,
+            files=self.files,
+            description=heard,
+            refused=self.refused,
+        )
         return plan_environment(self.environment, seen, self.now, PlanSettings())
 
     def reconcile(self) -> Plan[Any]:
