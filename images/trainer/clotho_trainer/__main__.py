@@ -11,6 +11,9 @@ A trainer waits for scored groups from the API server, takes optimiser steps on 
   port 8001   inference: /generate (SGLang), /v1/completions, /v1/chat/completions, /v1/models, /tokenizer.tar
   port 8002   /progress, /metrics, /healthz, /readyz
 
+A run with `inline` instead of environments has no API server: prompts come from a dataset, rewards and tools from your
+own Python, and CLOTHO_TOKEN may be missing. From Python, without any file: `from clotho_trainer import train`.
+
 Everything about the run comes from one file, by default /etc/clotho/run.yaml or $CLOTHO_CONFIG; checkpoints go to
 $CLOTHO_DATA/checkpoints, and the newest whole one is resumed. Secrets come from the environment: CLOTHO_TOKEN
 (required), HF_TOKEN, WANDB_API_KEY, TINKER_API_KEY. SIGTERM finishes the step, saves and ends.

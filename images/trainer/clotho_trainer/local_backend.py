@@ -44,18 +44,22 @@ class LocalBackend:
             log.warning("full weights in %s lose small updates; model.dtype float32 keeps them", model.dtype)
         self._end_tokens = policy.end_tokens(model, tokenizer)
         self._trainer = grpo.make_trainer(model, tokenizer, adapter, training, config.inference.temperature)
+        if adapter is not None:
+            policy.sharpen_adapters(self._trainer.model)
         self._training = training
         self._live = LiveWeights(self._trainer.model, tokenizer)
         self._optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()
         self._scaler = torch.amp.GradScaler(enabled=self._live.compute_dtype == torch.float16)
         self._tokens_a_pass = passes.TOKENS
         self._rows_a_pass = training.micro_batch_size
+        self._has_noted_blindness = False
         self._keeps_activations = not training.gradient_checkpointing
+        passes.keep_compiled(work / "compiled")
         self._engine = choose_engine(config, self._live, self._end_tokens, work)
         if self._live.device.type == "cuda":
             self._plan_passes()
             if not self._live.modules_decode and not training.lora.dropout:
-                passes.compile_layers(self._live.model, work / "compiled")
+                passes.compile_layers(self._live.model)
 
     @property
     def version(self) -> int:
@@ -217,6 +221,7 @@ class LocalBackend:
         parts = micro_batches(batch.rows, rows_each=self._rows_a_pass, tokens_each=self._tokens_a_pass)
         self._trainer.plan_accumulation(len(parts))
         self._trainer.observed = batch.observed
+        self._note_blindness(batch)
         device = self._live.device
         tokens = torch.tensor(float(batch.trained_tokens), device=device)
         total = 0.0
@@ -228,6 +233,12 @@ class LocalBackend:
             self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.item()
         return total
+
+    def _note_blindness(self, batch: Batch) -> None:
+        """Environments are known by their tokens alone: only a batch shows that they wrote none."""
+        if self._training.world_model.coefficient and not batch.observed.tokens and not self._has_noted_blindness:
+            self._has_noted_blindness = True
+            log.warning("training.worldModel has nothing to learn from: no token of this batch is an environment's")
 
     def _part_loss(self, rows: Sequence[Row], tokens: torch.Tensor) -> torch.Tensor:
         inputs = grpo.tensors(rows, self._live.tokenizer.pad_token_id, self._live.device)

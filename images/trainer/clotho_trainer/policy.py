@@ -39,11 +39,6 @@ def load_model(model: Model, tokenizer: Any) -> Any:
             raise
         raise unreadable(model, "model", error) from error
     check_vocabulary(model.name, tokenizer, loaded.get_input_embeddings().num_embeddings)
-    if model.quantization == "nf4":
-        from peft import prepare_model_for_kbit_training
-
-        prepare: Any = prepare_model_for_kbit_training
-        loaded = prepare(loaded, use_gradient_checkpointing=False)  # switched on later, where the config asks for it
     parameters = sum(parameter.numel() for parameter in loaded.parameters())
     torch.set_num_threads(thread_count(parameters, available_processors()))
     log.info("loaded %s: %.1f million parameters, %s on %s", model.name, parameters / 1e6, loaded.dtype, loaded.device)
@@ -75,6 +70,13 @@ def adapter_config(lora: Lora) -> Any | None:
         target_modules=modules if modules == "all-linear" else [name.strip() for name in modules.split(",")],
         task_type="CAUSAL_LM",
     )
+
+
+def sharpen_adapters(model: Any) -> None:
+    """In single precision, whatever the base has: the small updates of an adapter are lost in half of it."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
