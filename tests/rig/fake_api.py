@@ -1,8 +1,10 @@
 """The API server's part in unit tests: objects by path, versions that grow, merge patches, refusals on demand."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import aiohttp
 import msgspec
 
 from clotho.cluster.client import ApiClient
@@ -20,6 +22,7 @@ class FakeApi:
         self.objects: dict[str, Body] = {}
         self.refusals: dict[str, ApiError] = {}
         self.requests: list[str] = []
+        self.channels: list[bytes] = []  # what an exec sends: the channel's number, then its data
         self.texts: dict[str, bytes] = {}  # what streams send
         self._version = 0
 
@@ -84,6 +87,16 @@ class FakeApi:
         if path not in self.texts:
             raise NotFound(f"get {path}", "not found", 404, "NotFound")
         yield self.texts[path]
+
+    @asynccontextmanager
+    async def open_channels(self, path: str, params: Sequence[tuple[str, str]]) -> AsyncIterator[AsyncIterator[Any]]:
+        self._note(f"exec {path} {' '.join(value for name, value in params if name == 'command')}")
+
+        async def messages() -> AsyncIterator[aiohttp.WSMessage]:
+            for message in self.channels:
+                yield aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, message, None)
+
+        yield messages()
 
     async def delete(self, path: str, options: object, answer: type[Any]) -> Any:
         self._note(f"delete {path}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import io
 import queue
 import tarfile
@@ -154,7 +155,8 @@ async def _copy(workspace: Workspace, pod: str, path: PurePosixPath, folder: Pat
                 elif channel == ENDED:
                     _check_ending(data, complaints)
     finally:
-        arrived.close_writing()
+        await asyncio.to_thread(arrived.close_writing)
+        await asyncio.gather(unpacking, return_exceptions=True)  # its failure counts only where there is no earlier one
     try:
         await unpacking
     except (tarfile.TarError, OSError) as error:
@@ -170,9 +172,12 @@ def _check_ending(data: bytes, complaints: bytes) -> None:
 
 
 def _unpack(arrived: _Arriving, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=arrived, mode="r|") as archive:
-        archive.extractall(folder, filter="data")  # nothing outside the folder, no links that lead there
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=arrived, mode="r|") as archive:
+            archive.extractall(folder, filter="data")  # nothing outside the folder, no links that lead there
+    finally:
+        arrived.abandon()
 
 
 class _Arriving(io.RawIOBase):
@@ -182,14 +187,22 @@ class _Arriving(io.RawIOBase):
         self._pieces: queue.Queue[bytes] = queue.Queue(maxsize=64)
         self._rest = b""
         self._is_over = False
+        self._is_abandoned = False
         self.size = 0
 
     def put(self, piece: bytes) -> None:
+        """Waits for room, unless nobody reads any more."""
         self.size += len(piece)
-        self._pieces.put(piece)
+        while not self._is_abandoned:
+            with contextlib.suppress(queue.Full):
+                self._pieces.put(piece, timeout=0.2)
+                return
 
     def close_writing(self) -> None:
-        self._pieces.put(b"")
+        self.put(b"")
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
 
     def readable(self) -> bool:
         return True

@@ -15,8 +15,9 @@ TOKEN_VARIABLE: Final = "CLOTHO_MCP_TOKEN"  # noqa: S105 - the name of the varia
 
 async def serve(options: argparse.Namespace, workspace: Workspace) -> int:
     try:
-        from clotho.agent.http import PATH, is_loopback, serve_http
-        from clotho.agent.server import build_server
+        from clotho.agent.server import build_server  # first, so that what is missing is called mcp
+
+        from clotho.agent.http import PATH, is_loopback, serve_http  # isort: skip
     except ModuleNotFoundError as error:
         raise Failure(f"{error.name} is not installed; pip install 'clotho[agent]'", Exit.USAGE) from error
     from clotho.agent.tools import Settings, Toolbox
