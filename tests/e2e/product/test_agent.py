@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from cluster.images import REPOSITORY
 from cluster.kubectl import Kubectl
 from cluster.target import Embedded
-from e2e.product.runs import Runs, letters
+from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Runs, letters
 from pods import python_pod
 
 KEYS = {"OPENAI_API_KEY": "sk-e2e-6f1d0c7a", "WANDB_API_KEY": "e2e0" * 10}
@@ -143,7 +144,8 @@ async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, 
         await agent("rl_edit_config", field="training.steps", value=5000)
         await agent("rl_edit_config", field="evaluate_every_steps", value=1)
         second = (await agent("rl_start_training"))["run_id"]
-        runs.wait_for_step(second, 5)
+        runs.wait_for_step(second, 3)
+        wait_for_evaluation(runs, second)
         assert (await agent("rl_check_status", run_id=second))["metrics"]["eval_percent_correct"] is not None
         leaks = places_that_show(runs.kubectl, KEYS.values())
         assert (await agent("rl_stop_training", run_id=second))["status"] == "stopping"
@@ -156,6 +158,15 @@ async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, 
     leaks += [f"answer {number}" for number, text in enumerate(agent.heard) if shows(text, KEYS.values())]
     leaks += ["the server's log"] * shows(said.read(), KEYS.values())
     assert leaks == []
+
+
+def wait_for_evaluation(runs: Runs, run: str) -> None:
+    pod = runs.pods(run, "environment")[0]["metadata"]
+    path = f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}:8003/proxy/metrics"
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while 'measure="percent_correct"' not in runs.kubectl.run("get", "--raw", path):
+        assert time.monotonic() < deadline, f"{run} was never evaluated"
+        time.sleep(POLL_SECONDS)
 
 
 def places_that_show(kubectl: Kubectl, keys: Any) -> list[str]:
