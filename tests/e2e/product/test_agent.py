@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from cluster.images import REPOSITORY
-from cluster.kubectl import Kubectl
+from cluster.kubectl import Kubectl, KubectlError
 from cluster.target import Embedded
 from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Runs, letters
 from pods import python_pod
@@ -178,8 +179,9 @@ def places_that_show(kubectl: Kubectl, keys: Any) -> list[str]:
     for where in (kubectl, kubectl.in_namespace("clotho-system")):
         for pod in where.get("pods")["items"]:
             name = pod["metadata"]["name"]
-            if shows(where.run("logs", name, "--all-containers", "--tail=-1"), keys):
-                found.append(f"logs of {name}")
+            with contextlib.suppress(KubectlError):  # it is gone by now, or has not begun
+                if shows(where.run("logs", name, "--all-containers", "--tail=-1"), keys):
+                    found.append(f"logs of {name}")
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = process.read_bytes().decode(errors="replace")
