@@ -95,7 +95,7 @@ def _rule(test: InferenceTest, seen: TestSeen, now: datetime, settings: PlanSett
     ruling = _Ruling(
         results=results,
         actions=overdue,
-        waiting=_trouble(test, pods, results, now),
+        waiting=_trouble(pods, results, now),
         wake_at=earliest(_give_up_at(test, pod) for index, pod in pods.items() if not results[index].is_finished),
     )
     return _begin(test, seen, settings, ruling, missing) if missing else ruling
@@ -154,7 +154,7 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole > 0 else 0.0
 
 
-def _trouble(test: InferenceTest, pods: Mapping[int, Pod], results: tuple[ModelResult, ...], now: datetime) -> str:
+def _trouble(pods: Mapping[int, Pod], results: tuple[ModelResult, ...], now: datetime) -> str:
     for index, pod in pods.items():
         if not results[index].is_finished and (problem := pod_problem(_title(results[index].name), pod, now)):
             return problem.message

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from argocd import health
 from cluster import binaries
 from cluster.control_plane import ControlPlane
 from cluster.kubectl import Kubectl
-from rig.cluster_access import Body, ClusterAccess, component, run_manifest
+from rig.cluster_access import Body, ClusterAccess, component, condition, eventually, run_manifest
 from rig.fake_kubelet import FakeKubelet
 
 FINISHED = {"state": "finished", "step": 100, "totalSteps": 100, "checkpoint": {"step": 100, "path": "/ckpt/100"}}
@@ -26,14 +27,15 @@ def kstatus() -> Path:
 
 
 class Judges:
-    """The real kstatus library, and our script for Argo CD."""
+    """The real kstatus library, and our scripts for Argo CD."""
 
     def __init__(self, kstatus: Path) -> None:
         self._kstatus = kstatus
 
-    def __call__(self, run: Body) -> tuple[str, str]:
-        done = subprocess.run([self._kstatus], input=json.dumps(run), capture_output=True, text=True, check=True)
-        return done.stdout.split("\t")[0], health(run)[0]
+    def __call__(self, item: Body) -> tuple[str, str]:
+        done = subprocess.run([self._kstatus], input=json.dumps(item), capture_output=True, text=True, check=True)
+        script = "trainingrun-health.lua" if item["kind"] == "TrainingRun" else "catalogue-health.lua"
+        return done.stdout.split("\t")[0], health(item, script)[0]
 
 
 @pytest.fixture
@@ -135,3 +137,30 @@ def diff(kubectl: Kubectl, manifest: str) -> str:
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr
     return done.stdout
+
+
+async def test_the_catalogue(operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges) -> None:
+    """An Environment on its way and described, a test that cannot work."""
+    kubelet.makes_ready = False
+    await create(cluster, "environments", "Environment")
+    seen = await found(cluster, "environments", lambda item: item["status"].get("observedGeneration") == 1)
+    assert judge(seen) == ("InProgress", "Progressing")
+    kubelet.makes_ready = True
+    ready = await found(cluster, "environments", lambda item: condition(item, "Ready").get("status") == "True")
+    assert judge(ready) == ("Current", "Healthy")
+    await create(cluster, "inferencetests", "InferenceTest", environmentName="e", config={"unknown": 1})
+    failed = await found(cluster, "inferencetests", lambda item: item["status"]["phase"] == "Failed")
+    assert judge(failed) == ("Failed", "Degraded")
+
+
+async def create(cluster: ClusterAccess, plural: str, kind: str, **spec: Any) -> None:
+    body = {"apiVersion": "clotho.dev/v1alpha1", "kind": kind, "metadata": {"name": "e"}, "spec": spec}
+    await cluster.client.create(cluster.folder(plural), body, Body)
+
+
+async def found(cluster: ClusterAccess, plural: str, is_so: Callable[[Body], bool]) -> Body:
+    async def look() -> tuple[bool, Body]:
+        body = await cluster.get(plural, "e")
+        return is_so(body), body
+
+    return await eventually(plural, look)
