@@ -1,10 +1,12 @@
 """One namespace as people and agents see it: the catalogue, runs, tests and policies, by kind and name."""
 
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
 from clotho.api.names import API_VERSION, GROUP, RUN_LABEL, VERSION
 from clotho.cluster.client import ApiClient, Object
+from clotho.cluster.outcomes import NotFound
 
 OurKind = Literal["TrainingRun", "Environment", "InferenceTest", "TrainingPolicy"]
 PLURALS: Final[Mapping[OurKind, str]] = {
@@ -15,6 +17,7 @@ PLURALS: Final[Mapping[OurKind, str]] = {
 }
 MERGE: Final = "application/merge-patch+json"
 PAGE: Final = "500"
+_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 class Workspace:
@@ -25,12 +28,18 @@ class Workspace:
     def folder(self, kind: OurKind) -> str:
         return f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURALS[kind]}"
 
+    def path(self, kind: OurKind, name: str) -> str:
+        """Names come from people and agents: whatever is no name is no part of a path either."""
+        if not _NAME.fullmatch(name):
+            raise NotFound(f"get {kind}", f"{PLURALS[kind]} {name!r} not found: that is no name", 404, "NotFound")
+        return f"{self.folder(kind)}/{name}"
+
     def core(self, path: str) -> str:
         """A path among the objects that every cluster has: pods, secrets, ..."""
         return f"/api/v1/namespaces/{self.namespace}/{path}"
 
     async def get(self, kind: OurKind, name: str) -> Object:
-        return await self.client.get(f"{self.folder(kind)}/{name}", Object)
+        return await self.client.get(self.path(kind, name), Object)
 
     async def all(self, kind: OurKind) -> list[Object]:
         return await self._listed(self.folder(kind))
@@ -61,10 +70,10 @@ class Workspace:
         return await self.client.create(self.folder(kind), body, Object, **params)
 
     async def change(self, kind: OurKind, name: str, change: Object) -> Object:
-        return await self.client.patch(f"{self.folder(kind)}/{name}", change, Object, MERGE)
+        return await self.client.patch(self.path(kind, name), change, Object, MERGE)
 
     async def delete(self, kind: OurKind, name: str) -> None:
-        await self.client.delete(f"{self.folder(kind)}/{name}", {}, Object)
+        await self.client.delete(self.path(kind, name), {}, Object)
 
     async def stop_run(self, name: str) -> Object:
         """End it for good, after a last checkpoint."""

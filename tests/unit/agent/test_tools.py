@@ -260,6 +260,13 @@ async def test_an_unknown_run_is_an_answer(api: FakeApi, tools: Toolbox, tool: s
     assert answer["available"] == ["echo-1"]
 
 
+@pytest.mark.parametrize("name", ["", "..", "../environments/echo", "a/status", "a?dryRun=All", "A b", "a" * 300])
+async def test_what_is_no_name_reaches_no_path(api: FakeApi, tools: Toolbox, name: str) -> None:
+    for tool in (tools.check_status, tools.stop_training, tools.results):
+        assert "that is no name" in (await tool(name))["error"]
+    assert all(request == f"list {api.workspace.folder('TrainingRun')}" for request in api.requests)
+
+
 @pytest.mark.parametrize("refusal", [Transient("list x", "no answer"), Forbidden("list x", "no answer", 403)])
 async def test_a_cluster_that_refuses_is_an_answer(api: FakeApi, tools: Toolbox, refusal: Exception) -> None:
     api.refusals["list"] = refusal  # type: ignore[assignment]
