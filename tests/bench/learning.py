@@ -1,8 +1,8 @@
 """Does the policy learn alike with every engine, and with weights that change in flight or not? Same task, same seeds.
 
-The letters task on the tiny model, generation and training at the same time: two batches are in flight, so most
-sequences live through an update when updates may happen in flight. The last line is JSON: mean reward of the first and
-last five steps for each setting and seed.
+The letters task on the tiny model. `in_turn`: generate a batch, train on it, and so on. `in_flight` and `drained`:
+both at the same time with two batches in flight, so that most sequences live through an update, or hold it up. The
+last line is JSON: mean reward of the first and last five steps for each setting and seed.
 """
 
 import argparse
@@ -17,11 +17,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "images" / part) for part in ("contract", "trainer")]
 LETTERS, GROUP, TOKENS = "abcdefgh", 16, 16
+_UPDATES: dict[str, Any] = {"in_turn": "in_flight"}  # nothing is in flight then
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", default="transformers:in_flight,fast:in_flight,fast:drained")
+    parser.add_argument("--settings", default="transformers:in_turn,fast:in_turn,fast:in_flight,fast:drained")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
@@ -50,10 +51,15 @@ async def _learn(engine: str, updates: str, seed: int, steps: int) -> tuple[list
         backend = local_backend.load(_config(Path(name) / "model", engine, updates, seed, steps), Path(name))
         await backend.engine.start()
         queue: asyncio.Queue[Any] = asyncio.Queue(len(LETTERS))
-        producers = [asyncio.create_task(_produce(backend, letter, queue)) for letter in LETTERS * 2]
+        in_turn = updates == "in_turn"
+        letters = "" if in_turn else LETTERS * 2
+        producers = [asyncio.create_task(_produce(backend, letter, queue)) for letter in letters]
         rewards, began = [], time.monotonic()
         for _ in range(steps):
-            groups = [await queue.get() for _ in LETTERS]
+            if in_turn:
+                groups = await asyncio.gather(*(_group(backend, letter) for letter in LETTERS))
+            else:
+                groups = [await queue.get() for _ in LETTERS]
             batch = prepare(groups, backend.rules, backend.version)
             await asyncio.to_thread(backend.step, batch, 1e-2)
             rewards.append(batch.figures["reward/mean"])
@@ -64,20 +70,22 @@ async def _learn(engine: str, updates: str, seed: int, steps: int) -> tuple[list
 
 
 async def _produce(backend: Any, letter: str, queue: "asyncio.Queue[Any]") -> None:
+    while True:
+        await queue.put(await _group(backend, letter))
+
+
+async def _group(backend: Any, letter: str) -> Any:
     from clotho_trainer.groups import Group
     from clotho_trainer.inference.engine import Request, Sampling
 
     prompt = tuple(backend.tokenizer(f"{letter}>")["input_ids"])
-    while True:
-        samples = await backend.engine.generate(Request(prompt, Sampling(max_tokens=TOKENS, ignore_end=True), GROUP))
-        await queue.put(
-            Group(
-                tokens=[[*prompt, *sample.tokens] for sample in samples],
-                masks=[[-100] * len(prompt) + list(sample.tokens) for sample in samples],
-                inference_logprobs=[[1.0] * len(prompt) + list(sample.logprobs) for sample in samples],
-                scores=[sample.text.count(letter) / TOKENS for sample in samples],
-            )
-        )
+    samples = await backend.engine.generate(Request(prompt, Sampling(max_tokens=TOKENS, ignore_end=True), GROUP))
+    return Group(
+        tokens=[[*prompt, *sample.tokens] for sample in samples],
+        masks=[[-100] * len(prompt) + list(sample.tokens) for sample in samples],
+        inference_logprobs=[[1.0] * len(prompt) + list(sample.logprobs) for sample in samples],
+        scores=[sample.text.count(letter) / TOKENS for sample in samples],
+    )
 
 
 def _config(model: Path, engine: str, updates: str, seed: int, steps: int) -> Any:
@@ -96,7 +104,9 @@ def _config(model: Path, engine: str, updates: str, seed: int, steps: int) -> An
             loss=Loss(entropy_coefficient=0.05),
             seed=seed,
         ),
-        inference=Inference(engine=engine, weight_updates=updates, max_batch_size=2 * len(LETTERS) * GROUP),  # type: ignore[arg-type]
+        inference=Inference(
+            engine=engine, weight_updates=_UPDATES.get(updates, updates), max_batch_size=2 * len(LETTERS) * GROUP
+        ),  # type: ignore[arg-type]
     )
 
 

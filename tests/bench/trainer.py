@@ -97,7 +97,7 @@ def _config(options: argparse.Namespace, api_server: int = 1, inference: int = 1
         "prompt_tokens": options.prompt_tokens,
         "max_tokens": options.new_tokens,
         "group_size": options.group,
-        "concurrency": options.prompts,
+        "concurrency": options.prompts * (2 if options.ragged else 1),  # ragged answers leave gaps for the next batch
         "ragged": options.ragged,
     }
     return RunConfig(

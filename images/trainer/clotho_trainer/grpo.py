@@ -85,8 +85,9 @@ class GroupTrainer(GRPOTrainer):
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         if self.has_plain_head:
+            model, ids, mask, completion_tokens = args[:4]
             with self.accelerator.autocast():
-                result = (*completion_logprobs(*args[:4], self.temperature), None)
+                result = (*completion_logprobs(model, ids, mask, completion_tokens, self.temperature), None)
         else:
             result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
         self._logprobs = result[0]

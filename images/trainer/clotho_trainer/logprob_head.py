@@ -70,7 +70,7 @@ def completion_logprobs(
     targets = ids[:, -completion_tokens:][rows, places]
     weight = inner.lm_head.weight
     with torch.autocast(ids.device.type, enabled=False):
-        values = LogprobHead.apply(hidden[rows, before].to(weight.dtype), weight, targets, temperature)  # type: ignore[no-untyped-call]
+        values = LogprobHead.apply(hidden[rows, before].to(weight.dtype), weight, targets, temperature)
     logprobs, entropies = (
         torch.zeros(len(ids), completion_tokens, device=ids.device).index_put((rows, places), value) for value in values
     )

@@ -52,13 +52,18 @@ def free_memory() -> int:
     return int(free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
 
 
-def compile_layers(model: Any, cache: Path) -> None:
-    """All layers share one compiled program. It is kept on the volume, so that a restart does not compile again."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
-    os.environ.setdefault("TRITON_CACHE_DIR", str(cache / "triton"))
+def keep_compiled(folder: Path) -> None:
+    """What Triton and Inductor compile is kept on the volume, so that a restart does not compile again."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
+
+
+def compile_layers(model: Any) -> None:
+    """All layers share one compiled program for each kind of shape; the first shape is compiled on its own, the second
+    for every length."""
     dynamo: Any = torch._dynamo.config
-    dynamo.recompile_limit = 64  # passes with and without adapters, of several shapes
+    dynamo.recompile_limit = 64  # passes with and without adapters, with and without gradients
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     for layer in inner.model.layers:
         layer.compile()
-    log.info("the layers are compiled in the first step, which takes longer; see %s", cache)
+    log.info("the first steps compile the layers and take up to a minute longer, but not after a restart")

@@ -8,15 +8,24 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from clotho_contract.config import RunConfig
+from clotho_contract.settings import Inference
+from clotho_trainer.batch import prepare
+from clotho_trainer.failures import TrainerError
 from clotho_trainer.fast.engine import FastEngine
 from clotho_trainer.fast.weights import why_not
+from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.engine import Completion, Request, Sampling
+from clotho_trainer.inference.transformers_engine import TransformersEngine
 from clotho_trainer.live import LiveWeights
 from integration.trainer import fast_policies
 from integration.trainer.fast_policies import ARCHITECTURES, greedy, nudge, policy, reference_logprobs
+from integration.trainer.tiny import backend, config, groups
 
 PROMPTS = [tuple(5 + (3 * index + 7 * length) % 50 for index in range(length)) for length in (2, 16, 9, 33, 1)]
 
@@ -196,3 +205,35 @@ def test_what_it_cannot_serve_is_said() -> None:
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64}
     sliding = MistralForCausalLM(MistralConfig(**small, **heads, sliding_window=8))  # type: ignore[arg-type]
     assert why_not(sliding) == "some layers attend to a sliding window"
+
+
+def with_engine(config: RunConfig, engine: str) -> RunConfig:
+    return structs.replace(config, inference=Inference(engine=engine))  # type: ignore[arg-type]
+
+
+async def test_weights_that_became_views_are_saved_and_restored(model: Path, tmp_path: Path) -> None:
+    """All weights are trained: the checkpoint holds each of them, and what is restored is what is served."""
+    settings = with_engine(config(model, rank=0), "fast")
+    first = backend(settings, tmp_path)
+    assert isinstance(first.engine, FastEngine)
+    first.step(prepare(groups(0), first.rules, 0), 1e-2)
+    first.save(tmp_path / "saved")
+    second = backend(settings, tmp_path)
+    second.restore(tmp_path / "saved", 1)
+    answers = []
+    for policy_now in (first, second):
+        await policy_now.engine.start()
+        request = Request((5, 6, 7), Sampling(max_tokens=10, temperature=0.0, ignore_end=True))
+        answers.append((await policy_now.engine.generate(request))[0])
+        await policy_now.engine.stop()
+    assert answers[0] == answers[1]
+    assert answers[0].tokens == greedy(second.live, (5, 6, 7), 10)
+
+
+def test_which_engine_serves(model: Path, tmp_path: Path) -> None:
+    assert isinstance(backend(config(model), tmp_path).engine, TransformersEngine), "on a CPU"
+    assert isinstance(backend(with_engine(config(model), "fast"), tmp_path).engine, FastEngine)
+    live = policy("qwen3")
+    live.model.get_base_model().config.model_type = "gemma3"
+    with pytest.raises(TrainerError, match=r"engine fast cannot serve .*: the architecture gemma3 is not among"):
+        choose_engine(with_engine(config(model), "fast"), live, frozenset(), tmp_path)

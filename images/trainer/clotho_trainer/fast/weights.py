@@ -83,9 +83,9 @@ class PolicyWeights:
         self.kv_heads = int(config.num_key_value_heads)
         self.head_dim = int(core.layers[0].self_attn.head_dim)
         self.epsilon = float(config.rms_norm_eps)
-        self.embedding = core.embed_tokens.weight
-        self.head = inner.lm_head.weight
-        self.final_norm = core.norm.weight
+        self.embedding: torch.Tensor = core.embed_tokens.weight
+        self.head: torch.Tensor = inner.lm_head.weight
+        self.final_norm: torch.Tensor = core.norm.weight
         with torch.no_grad():
             self.layers = [_layer(layer) for layer in core.layers]
             positions = torch.arange(context, device=self.device)[None]
