@@ -38,7 +38,7 @@ def test_how_a_tensor_is_stored(name: str, shape: tuple[int, ...], wanted: Quant
 
 def test_rotary_rows_become_neighbours() -> None:
     rows = np.arange(8).reshape(8, 1)  # two heads, each with a first and a second half of two
-    assert architectures.interleave(rows, 2).ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert architectures.interleave(rows, 4).ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def test_long_waves_are_stretched_and_short_ones_are_not() -> None:

@@ -23,21 +23,19 @@ class Architecture(Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         return gguf.MODEL_ARCH_NAMES[self.arch]
 
-    def store(self, name: str, weight: Array, config: Any) -> Array:
-        """A weight by its Transformers name, as llama.cpp wants it."""
+    def store(self, name: str, rows: Array, config: Any) -> Array:
+        """Rows of a weight by its Transformers name, as llama.cpp wants them; of heads only whole ones."""
         if self.centres_norms and name.endswith("norm.weight"):
-            return weight + 1
-        if self.interleaves_rotary and ".q_proj." in name:
-            return interleave(weight, config.num_attention_heads)
-        if self.interleaves_rotary and ".k_proj." in name:
-            return interleave(weight, config.num_key_value_heads)
-        return weight
+            return rows + 1
+        if self.interleaves_rotary and (".q_proj." in name or ".k_proj." in name):
+            return interleave(rows, head_size(config))
+        return rows
 
 
-def interleave(weight: Array, heads: int) -> Array:
-    """Rows of each head from (first half, second half) to neighbouring pairs."""
-    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(weight.shape)
+def interleave(rows: Array, size: int) -> Array:
+    """The rows of each head from (first half, second half) to neighbouring pairs."""
+    halves = rows.reshape(-1, 2, size // 2, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
 def of(config: Any) -> Architecture:

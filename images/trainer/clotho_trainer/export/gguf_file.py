@@ -1,7 +1,8 @@
-"""Writes one GGUF file, tensor by tensor."""
+"""Writes one GGUF file: a tensor at a time, and of each a block of rows at a time."""
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,7 @@ _FILE_TYPES: Final[dict[Quantization, LlamaFileType]] = {
     "q4_1": LlamaFileType.MOSTLY_Q4_1,
     "q4_0": LlamaFileType.MOSTLY_Q4_0,
 }
+_BLOCK_BYTES: Final = 64 * 1024**2
 _OUTER: Final = frozenset({"token_embd.weight", "output.weight"})
 
 
@@ -36,12 +38,22 @@ class _Tensor(Struct, frozen=True):
     name: str
     shape: tuple[int, ...]
     kind: GGMLQuantizationType
-    read: Callable[[], Array]
+    blocks: Callable[[], Iterator[Array]]
 
     @property
     def size(self) -> int:
         block, size = gguf.GGML_QUANT_SIZES[self.kind]
         return int(np.prod(self.shape)) // block * size
+
+    def stored(self) -> Array:
+        """As bytes: only these, and one block in full precision, are in memory."""
+        stored = np.empty(self.size, np.uint8)
+        end = 0
+        for block in self.blocks():
+            begin, piece = end, gguf.quantize(block, self.kind).view(np.uint8).ravel()
+            end += piece.size
+            stored[begin:end] = piece
+        return stored
 
 
 class GgufFile:
@@ -67,7 +79,7 @@ class GgufFile:
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         for tensor in self._tensors:
-            writer.write_tensor_data(gguf.quantize(tensor.read(), tensor.kind))
+            writer.write_tensor_data(tensor.stored())
             advance(tensor.size)
         writer.close()
 
@@ -81,16 +93,22 @@ class GgufFile:
             if found is None:
                 raise TrainerError("InvalidConfig", f"GGUF has no place for {name} of {self._source.model.name}")
             shape = self._source.shape(name)
-            yield _Tensor(found, shape, tensor_type(found, shape, self._quantization), self._reader(name))
+            yield _Tensor(found, shape, tensor_type(found, shape, self._quantization), self._blocks_of(name))
         for name, values in architectures.extra_tensors(config).items():
-            yield _Tensor(name, values.shape, GGMLQuantizationType.F32, values.copy)
+            yield _Tensor(name, values.shape, GGMLQuantizationType.F32, partial(iter, [values]))
 
-    def _reader(self, name: str) -> Callable[[], Array]:
-        def read() -> Array:
-            weight = self._source.read(name).float().numpy()
-            return self._architecture.store(name, weight, self._source.config)
+    def _blocks_of(self, name: str) -> Callable[[], Iterator[Array]]:
+        source = self._source
+        count, *rest = source.shape(name)
+        head = architectures.head_size(source.config)
+        step = max(1, _BLOCK_BYTES // (4 * int(np.prod(rest))) // head) * head
 
-        return read
+        def blocks() -> Iterator[Array]:
+            for begin in range(0, count, step):
+                rows = source.read(name, slice(begin, min(begin + step, count))).float().numpy()
+                yield self._architecture.store(name, rows, source.config)
+
+        return blocks
 
     def _describe(self, writer: gguf.GGUFWriter) -> None:
         writer.add_name(Path(self._source.model.name).name)

@@ -1,4 +1,4 @@
-"""The trained weights, one merged tensor at a time: neither the model nor the base is ever in memory as a whole."""
+"""The trained weights, merged tensor by tensor: neither the model nor the base is ever in memory as a whole."""
 
 import hashlib
 import json
@@ -19,6 +19,7 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.tokenizer import load_tokenizer, unreadable
 
 _ADAPTER = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight$")
+_ALL = slice(None)
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _BASE_FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json"]
 
@@ -88,15 +89,15 @@ class Source:
     def item_size(self, name: str) -> int:
         return 2 if self._files[name].get_slice(name).get_dtype() in ("F16", "BF16") else 4
 
-    def read(self, name: str) -> torch.Tensor:
+    def read(self, name: str, rows: slice = _ALL) -> torch.Tensor:
         """In float32 where an adapter was added, else as it is stored."""
-        slice_ = self._files[name].get_slice(name)
-        if slice_.get_dtype() not in _FLOATS:
+        stored = self._files[name].get_slice(name)
+        if stored.get_dtype() not in _FLOATS:
             raise TrainerError(
-                "ModelUnreadable", f"{name} of {self.model.name} is stored as {slice_.get_dtype()}, not as plain floats"
+                "ModelUnreadable", f"{name} of {self.model.name} is stored as {stored.get_dtype()}, not as plain floats"
             )
-        weight: torch.Tensor = self._files[name].get_tensor(name)
-        delta = self._adapter.delta(name) if self._adapter else None
+        weight: torch.Tensor = stored[rows]
+        delta = self._adapter.delta(name, rows) if self._adapter else None
         merged = weight if delta is None else weight.float() + delta
         if not torch.isfinite(merged).all():
             raise TrainerError("NonFiniteLoss", f"{name} holds values that are not finite: this policy is broken")
@@ -135,14 +136,14 @@ class _Adapter:
         if missing:
             raise TrainerError("ModelUnreadable", f"the adapter changes {missing[0]}, which its base does not have")
 
-    def delta(self, name: str) -> torch.Tensor | None:
+    def delta(self, name: str, rows: slice) -> torch.Tensor | None:
         module = name.removesuffix(".weight")
         if module not in self._modules:
             return None
         down, up = (self._file.get_tensor(f"base_model.model.{module}.lora_{side}.weight").float() for side in "AB")
         rank = down.shape[0]
         scale = self.config.lora_alpha / (math.sqrt(rank) if self.config.use_rslora else rank)
-        product: torch.Tensor = scale * (up @ down)
+        product: torch.Tensor = scale * (up[rows] @ down)
         return product
 
     def _module(self, key: str) -> str:

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clotho_contract.settings import Export
 from clotho_trainer import tiny_model
+from clotho_trainer.export import gguf_file
 from clotho_trainer.export.run import export
 from integration.trainer.export import llama_cpp, tiny_models
 
@@ -106,6 +107,17 @@ def test_merged_safetensors_are_a_model_of_their_own(policies: dict[str, Path], 
         logits(load(policies["qwen3"]), prompts), logits(load(tmp_path / "safetensors"), prompts), strict=True
     ):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_the_size_of_the_blocks_changes_nothing(
+    kind: str, policies: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(policies[kind], tmp_path / "whole", Export())
+    monkeypatch.setattr(gguf_file, "_BLOCK_BYTES", 1)
+    export(policies[kind], tmp_path / "in blocks", Export())
+    whole, in_blocks = ((tmp_path / name / "model-q8_0.gguf").read_bytes() for name in ("whole", "in blocks"))
+    assert whole == in_blocks
 
 
 @pytest.fixture(scope="module")
