@@ -78,13 +78,14 @@ class Segments:
             self._file = None
 
     def read(self, place: Place) -> bytes | None:
-        """From any thread; None when it has been deleted."""
+        """From any thread; None when it is not there any more, or not all of it."""
         try:
             file = os.open(self._path(place.segment), os.O_RDONLY)
         except FileNotFoundError:
             return None
         try:
-            return os.pread(file, place.length, place.offset)
+            body = os.pread(file, place.length, place.offset)
+            return body if len(body) == place.length else None
         finally:
             os.close(file)
 

@@ -77,6 +77,13 @@ def test_a_file_that_could_not_be_flushed_is_not_written_again(tmp_path: Path, m
     assert segments.append(b"next").segment > kept.segment
 
 
+def test_a_damaged_file_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    segments = Segments(tmp_path)
+    [place] = commit(segments, b"0123456789")
+    os.truncate(tmp_path / FOLDER_NAME / str(place.segment), 4)
+    assert segments.read(place) is None
+
+
 def test_writes_that_the_disk_takes_in_parts_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, offset: whole(file, data[:3], offset))
