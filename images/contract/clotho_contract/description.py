@@ -1,9 +1,9 @@
 """What an environment says about itself: its config fields. It is a stranger's word, so both sides bound it."""
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 PATH: Final = "/description"  # on the environment's status port
 MAX_FIELDS: Final = 256
@@ -11,6 +11,7 @@ MAX_CHOICES: Final = 64
 NAME_LIMIT: Final = 128
 TEXT_LIMIT: Final = 500
 VALUE_LIMIT: Final = 500  # bytes of JSON
+Length = Annotated[int, Meta(ge=0, le=2**53)]  # what every JSON parser can hold
 TOTAL_LIMIT: Final = 160 * 1024  # bytes of JSON: an object in etcd may have ten times as much
 
 
@@ -27,8 +28,8 @@ class ConfigField(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     maximum: float | None = None
     exclusive_minimum: float | None = None
     exclusive_maximum: float | None = None
-    min_length: int | None = None
-    max_length: int | None = None
+    min_length: Length | None = None
+    max_length: Length | None = None
     enum: tuple[Any, ...] = ()
 
 
@@ -37,7 +38,7 @@ class Description(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     class_name: str = ""
     description: str = ""
     fields: tuple[ConfigField, ...] = ()
-    omitted_fields: int = 0
+    omitted_fields: Length = 0
 
 
 def encode(description: Description) -> bytes:
@@ -64,7 +65,7 @@ def bounded(description: Description) -> Description:
         class_name=_cut(description.class_name, NAME_LIMIT),
         description=_cut(description.description, TEXT_LIMIT),
         fields=tuple(kept),
-        omitted_fields=max(0, description.omitted_fields) + len(description.fields) - len(kept),
+        omitted_fields=description.omitted_fields + len(description.fields) - len(kept),
     )
 
 

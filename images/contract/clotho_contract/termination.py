@@ -2,10 +2,10 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from clotho_contract.exports import ExportOutcome
 from clotho_contract.names import TERMINATION_MESSAGE_PATH, TERMINATION_MESSAGE_VARIABLE
@@ -24,15 +24,16 @@ Reason = Literal[
     "InternalError",
 ]
 LIMIT = 4096  # what the kubelet keeps
+Count = Annotated[int, Meta(ge=0, le=2**53)]  # a stranger's code may have written it
 
 
 class Trial(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How a model did in a test of an environment, as far as it got."""
 
-    steps_tested: int = 0  # groups
-    completions: int = 0
-    correct: int = 0  # completions with a score above 0
-    steps_with_correct: int = 0
+    steps_tested: Count = 0  # groups
+    completions: Count = 0
+    correct: Count = 0  # completions with a score above 0
+    steps_with_correct: Count = 0
     output: str = ""  # the end of what was printed
 
 

@@ -41,7 +41,18 @@ def test_many_and_large_fields_are_left_out_and_counted() -> None:
     assert filled.omitted_fields > 0
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"name": 1}', b'{"name": "x", "fields": [{}]}', b"\xff"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"name": 1}',
+        b'{"name": "x", "fields": [{}]}',
+        b'{"name": "x", "omittedFields": 1e30}',
+        b"\xff",
+    ],
+)
 def test_anything_of_another_shape_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         description.decode(body)
