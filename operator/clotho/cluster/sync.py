@@ -38,6 +38,16 @@ class _Page(Struct, Generic[T], frozen=True):
     items: tuple[T, ...] | None = None  # Go's way to say: none
 
 
+class _Named(Struct, frozen=True):
+    name: str
+
+
+class _Announced(Struct, frozen=True):
+    """The API server's own list of what a group has; it lags a little behind a CRD that was just installed."""
+
+    resources: tuple[_Named, ...] = ()
+
+
 class Synchroniser:
     """`namespaces` empty means the whole cluster."""
 
@@ -55,7 +65,10 @@ class Synchroniser:
         while True:
             try:
                 await self._client.list(resource.folder(self._scopes[0]), _Page[Child], {"limit": "1"})
-                return
+                announced = await self._client.get(resource.root, _Announced)
+                if any(each.name == resource.plural for each in announced.resources):
+                    return
+                log.info("%s is served but not announced yet", resource.plural)  # Kopf watches what is announced
             except NotFound as error:
                 log.error("is the CRD %s installed? (kubectl apply -f crds/): %s", resource.plural, error)
             except ApiError as error:
