@@ -61,6 +61,9 @@ class Measure:
     weight: float = 1.0
     kind: Kind = "score"
 
+    def __post_init__(self) -> None:
+        _check_callable(self.name, self.function)
+
     def score(self, record: Record, outcomes: Sequence[Outcome]) -> list[Value]:
         return [self._checked(self._call(record, outcome), record) for outcome in outcomes]
 
@@ -89,6 +92,9 @@ class GroupFunction:
     function: Callable[..., Any]
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        _check_callable(self.name, self.function)
+
     def score(self, record: Record, outcomes: Sequence[Outcome]) -> list[Value]:
         size = len(outcomes)
         columns = {name: [value] * size for name, value in record.fields.items()} | {
@@ -100,8 +106,8 @@ class GroupFunction:
         for name in {name for outcome in outcomes for name in outcome.columns}:
             columns[name] = [outcome.columns.get(name) for outcome in outcomes]
         values = _guarded(self.name, record, lambda: self.function(**_wanted(self.function, columns)))
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            values = values.tolist() if hasattr(values, "tolist") else values
+        if hasattr(values, "tolist"):  # an array or a tensor
+            values = values.tolist()
         if not isinstance(values, list | tuple) or len(values) != size:
             shape = f"{len(values)} values" if isinstance(values, list | tuple) else repr(values)
             raise _broken(self.name, record, f"returned {shape} for {size} completions")
@@ -122,7 +128,7 @@ class EnvironmentReward:
         ]
 
 
-def check_callable(name: str, function: Any) -> None:
+def _check_callable(name: str, function: Any) -> None:
     if not callable(function) or inspect.iscoroutinefunction(function):
         raise TrainerError("InvalidConfig", f"inline.rewards: {name} is {function!r}, not a plain function")
 

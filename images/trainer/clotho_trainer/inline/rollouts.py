@@ -74,7 +74,9 @@ class Trajectory:
 class Policy:
     """The policy as rollouts see it; custom rollout functions get one."""
 
-    def __init__(self, engine: Engine, chat: Chat, *, temperature: float, completion_limit: int, length_limit: int):
+    def __init__(
+        self, engine: Engine, chat: Chat, *, temperature: float, completion_limit: int, length_limit: int
+    ) -> None:
         self._engine = engine
         self._chat = chat
         self._temperature = temperature

@@ -10,7 +10,7 @@ from clotho_contract.inline import NO_REWARD, Inline
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inline import entries, records
 from clotho_trainer.inline.records import Record
-from clotho_trainer.inline.rewards import EnvironmentReward, GroupFunction, Measure, Reward, check_callable
+from clotho_trainer.inline.rewards import EnvironmentReward, GroupFunction, Measure, Reward
 from clotho_trainer.inline.rollouts import Conduct
 from clotho_trainer.inline.tools import Tool, methods_of, tools_from
 
@@ -25,8 +25,6 @@ class Task:
     def __post_init__(self) -> None:
         if not self.rewards:
             raise TrainerError("InvalidConfig", NO_REWARD)
-        for reward in self.rewards:
-            check_callable(reward.name, getattr(reward, "function", len))
 
 
 def load(inline: Inline) -> Task:
