@@ -24,6 +24,7 @@ from namespaces import fresh_namespace
 from rig.cluster_access import ClusterAccess, run_manifest
 
 CRDS = Path(__file__).parents[3] / "crds"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "training-policy.yaml"
 Body = dict[str, Any]
 
 
@@ -129,6 +130,7 @@ def test_a_policy_is_checked_itself(team: Kubectl) -> None:
             team.run("create", "--dry-run=server", "--filename=-", stdin=yaml.safe_dump(policy_manifest("p", spec)))
         assert words in str(refusal.value)
     assert "Most GPUs of a run" in team.run("explain", "tpol.spec.limits.gpus")
+    team.run("create", "--dry-run=server", f"--filename={EXAMPLE}")
 
 
 # Fields that rules of the CRD do not tie to each other, with values that it takes.
