@@ -73,7 +73,7 @@ def count_numbers(row: Raw) -> int | None:
     if (text[letters] != ord("e")).any() or (text[letters + 1] != ord("-")).any():
         return None
     comma = text == ord(",")
-    if not comma.any() or _has_run(_grouped(comma, np.uint64) == 0, _WORDS_OF_A_FLOAT):
+    if _has_run(_grouped(comma, np.uint64) == 0, _WORDS_OF_A_FLOAT):
         return None
     return int(np.count_nonzero(comma)) + 1
 
