@@ -3,7 +3,8 @@
 import asyncio
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import isclass, iscoroutinefunction
 from pathlib import Path
@@ -32,6 +33,7 @@ from clotho_trainer.training import Training
 
 Rewards = Mapping[str, Callable[..., Any]] | Sequence[Reward | Callable[..., Any]]
 
+_WAKE_SECONDS = 0.2  # a signal that another thread received is seen by then
 _IN_MEMORY = "memory.jsonl"  # stands in the config for records that were given in Python
 
 
@@ -140,17 +142,22 @@ class _Job:
     def run(self) -> TrainingResult:
         with ThreadPoolExecutor(1, thread_name_prefix="clotho") as executor:
             running = executor.submit(asyncio.run, self._run())
-            try:
-                end = running.result()
-            except KeyboardInterrupt:  # finish the step and save, as a pod does
-                if self._loop is not None and self._stop is not None:
-                    self._loop.call_soon_threadsafe(self._stop.set)
-                end = running.result()
+            while not running.done():
+                try:
+                    wait([running], timeout=_WAKE_SECONDS)
+                except KeyboardInterrupt:  # finish the step and save, as a pod does
+                    self._ask_to_stop()
+        end = running.result()
         newest = self._checkpoints.newest()
         if end.reason not in ("Finished", "Stopped") or newest is None:
             raise TrainerError(end.reason, end.message)
         finished = end.reason == "Finished"
         return TrainingResult(self._metrics, finished, end.message, Path(newest.path), self._training.backend)
+
+    def _ask_to_stop(self) -> None:
+        with suppress(RuntimeError):  # it has just ended by itself
+            if self._loop is not None and self._stop is not None:
+                self._loop.call_soon_threadsafe(self._stop.set)
 
     async def _run(self) -> Termination:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

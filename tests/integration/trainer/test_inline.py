@@ -1,12 +1,16 @@
 """Runs without environments learn: from rewards alone, with a tool, and with a world model of the tool's answers."""
 
+import signal
+import threading
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 
-from clotho_trainer import TrainingResult, train
+from clotho_contract.config import ConfigError
+from clotho_trainer import TrainingResult, library, train
+from clotho_trainer.failures import TrainerError
 from integration.trainer import tool_model
 
 LETTERS = [{"prompt": f"{letter}>", "expected": letter} for letter in "abcdefgh"]
@@ -55,6 +59,40 @@ def test_rewards_alone_teach(model: Path, tmp_path: Path) -> None:
     wish = {"max_new_tokens": 8, "temperature": 0.0, "repetition_penalty": 1.0}
     answers = {letter: result.generate(f"{letter}>", **wish) for letter in "abcdefgh"}
     assert sum(answer.count(letter) >= 4 for letter, answer in answers.items()) >= 5, answers
+    assert (result.save_model(tmp_path / "adapter") / "adapter_model.safetensors").is_file()
+    assert list(result.export(tmp_path / "exported", "gguf", quantization="f16").glob("*.gguf"))
+
+
+def test_an_interrupted_training_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's Ctrl-C: what was trained is saved, and the same call goes on from there."""
+    seen: list[str] = []
+    asked = threading.Event()
+    stop = library._Job._ask_to_stop
+    monkeypatch.setattr(library._Job, "_ask_to_stop", lambda job: (stop(job), asked.set()))
+
+    def interrupts(output: str, expected: str) -> float:
+        seen.append(output)
+        if len(seen) == 40:
+            signal.raise_signal(signal.SIGINT)
+            assert asked.wait(60)
+        return 0.0
+
+    settings = run(model, steps=8, batch=16, tokens=4)
+    first = train(settings, dataset=LETTERS, rewards=[interrupts], output=tmp_path)
+    assert not first.is_finished
+    assert [step["step"] for step in first.metrics] == [1, 2], "the third batch was being scored"
+    second = train(settings, dataset=LETTERS, rewards=[interrupts], output=tmp_path)
+    assert second.is_finished
+    assert [step["step"] for step in second.metrics] == [3, 4, 5, 6, 7, 8]
+
+
+def test_mistakes_in_python_are_said_in_one_sentence(model: Path) -> None:
+    with pytest.raises(TrainerError, match="nothing is rewarded"):
+        train(run(model, steps=1, batch=8, tokens=4), dataset=LETTERS)
+    with pytest.raises(TrainerError, match="right is 3, not a plain function"):
+        train(run(model, steps=1, batch=8, tokens=4), dataset=LETTERS, rewards={"right": 3})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match=r"Expected `int` >= 1 - at `\$.training.steps`"):
+        train(run(model, steps=0, batch=8, tokens=4), dataset=LETTERS, rewards=[share])
 
 
 def test_the_policy_learns_to_use_its_tool(speaker: Path, tmp_path: Path) -> None:
