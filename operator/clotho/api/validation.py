@@ -18,11 +18,7 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
     if len(name) > 63 or not _NAME.fullmatch(name):
         yield "metadata.name: at most 63 lower-case letters, digits and hyphens, a letter first: part of host names"
     yield from _batch_problems(spec)
-    names = [environment.name for environment in spec.environments]
-    for repeated in sorted({each for each in names if names.count(each) > 1}):
-        yield f"environments: {repeated} appears more than once"
-    if sum(environment.min_batch_allocation or 0.0 for environment in spec.environments) > 1.0:
-        yield "environments: the minBatchAllocation of all must not add up to more than 1"
+    yield from _environment_problems(spec)
     if bool(spec.environments) == spec.is_inline:
         yield "a run has either environments or inline, and not both"
     if spec.inline is not None:
@@ -46,6 +42,14 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
         yield (
             "tracking.wandb.secretName is needed in mode online: the Secret with WANDB_API_KEY; or set mode to offline"
         )
+
+
+def _environment_problems(spec: TrainingRunSpec) -> Iterator[str]:
+    names = [environment.name for environment in spec.environments]
+    for repeated in sorted({each for each in names if names.count(each) > 1}):
+        yield f"environments: {repeated} appears more than once"
+    if sum(environment.min_batch_allocation or 0.0 for environment in spec.environments) > 1.0:
+        yield "environments: the minBatchAllocation of all must not add up to more than 1"
 
 
 def _inline_problems(inline: InlineSpec) -> Iterator[str]:
