@@ -113,7 +113,8 @@ class Source:
     def fingerprint(self) -> str:
         """Of everything that decides what is written: the checkpoint's bytes and the base it belongs to."""
         digest = hashlib.sha256(f"{self.model.name}@{self.model.revision}".encode())
-        for path in sorted(self.checkpoint.iterdir()):
+        manifest = self.checkpoint / "manifest.json"  # has the digests of all others, and was verified
+        for path in [manifest] if manifest.exists() else sorted(self.checkpoint.iterdir()):
             if path.suffix in (".safetensors", ".json", ".jinja") and path.is_file():
                 with path.open("rb") as file:
                     digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
