@@ -9,6 +9,7 @@ import tempfile
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -226,7 +227,12 @@ def _chat_tokens(service: Service, body: ChatRequest) -> list[int]:
 
 
 def _decoder(service: Service) -> answers.Decode:
-    return lambda token: str(service.tokenizer.decode([token]))
+    return lambda token: _piece(service.tokenizer, token)
+
+
+@lru_cache(maxsize=300_000)  # a vocabulary; decoding token by token would hold the decoder up
+def _piece(tokenizer: Any, token: int) -> str:
+    return str(tokenizer.decode([token]))
 
 
 def _answer(body: object, samples: list[tuple[list[int], list[Completion]]]) -> web.Response:
