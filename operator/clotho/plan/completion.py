@@ -4,7 +4,7 @@ from clotho.plan.situation import Decision, Situation
 
 
 def is_complete(situation: Situation) -> bool:
-    wanted = situation.run.spec.training.steps
+    wanted = situation.total_steps
     progress = situation.progress
     if progress is not None and progress.state == "finished" and progress.step >= wanted:
         return True
@@ -15,11 +15,11 @@ def is_complete(situation: Situation) -> bool:
 def has_trained_enough(situation: Situation) -> bool:
     """The last step is done, the final checkpoint perhaps not: environments may leave."""
     progress = situation.progress
-    return progress is not None and progress.step >= situation.run.spec.training.steps
+    return progress is not None and progress.step >= situation.total_steps
 
 
 def complete(situation: Situation) -> Decision:
-    steps = situation.run.spec.training.steps
+    steps = situation.total_steps
     return Decision(
         phase="Completed",
         reason="Completed",

@@ -17,5 +17,5 @@ def deadline_message(situation: Situation) -> str:
     spec, progress = situation.run.spec, run_progress(situation)
     return (
         f"The run was not complete within deadlineSeconds ({spec.deadline_seconds}): "
-        f"it reached step {progress.step if progress else 0} of {spec.training.steps}."
+        f"it reached step {progress.step if progress else 0} of {situation.total_steps}."
     )

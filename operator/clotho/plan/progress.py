@@ -24,7 +24,7 @@ def run_progress(situation: Situation) -> RunProgress | None:
     )
     if before is None and said is None and reached == 0:
         return None
-    total = situation.run.spec.training.steps
+    total = situation.total_steps
     kept = before or RunProgress(step=0, total_steps=total, percent=0)
     if said is None:
         return _at(kept, reached, total)

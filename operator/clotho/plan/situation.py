@@ -47,6 +47,15 @@ class Situation(Struct, frozen=True, kw_only=True):
         probe, pod = self.observed.probes.trainer, self.trainer_pod
         return probe.answer if probe is not None and pod is not None and probe.pod_uid == pod.uid else None
 
+    @property
+    def total_steps(self) -> int:
+        """As many as the spec asks for; fewer where the data ends before, which only the trainer knows."""
+        asked, inline = self.run.spec.training.steps, self.run.spec.inline
+        if inline is None or not inline.dataset.epochs:
+            return asked
+        said, stored = self.progress, self.run.status.progress
+        return min(asked, (said and said.total_steps) or (stored and stored.total_steps) or asked)
+
 
 class Decision(Struct, frozen=True, kw_only=True):
     """What a policy wants: the status is composed from it, the actions are carried out as they are."""

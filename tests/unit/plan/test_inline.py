@@ -14,7 +14,7 @@ INLINE = {
 
 
 def inline_world(**changes: Any) -> World:
-    spec = minimal_spec(inline=INLINE, **changes)
+    spec = minimal_spec(**{"inline": INLINE} | changes)
     del spec["environments"]
     world = World(spec)
     world.settle()
@@ -40,6 +40,18 @@ def test_it_completes_by_the_trainers_word() -> None:
     world.make_progress(100, state="finished")
     world.settle()
     assert world.phase == "Completed"
+
+
+def test_it_completes_when_the_data_ends_before_the_steps_do() -> None:
+    world = inline_world(inline=INLINE | {"dataset": INLINE["dataset"] | {"epochs": 1}})
+    world.make_progress(30, total_steps=40)
+    world.advance(60)
+    world.settle()
+    assert world.now_status.message == "Training: step 30 of 40 is done."
+    world.make_progress(40, state="finished", total_steps=40)
+    world.settle()
+    assert world.phase == "Completed"
+    assert "All 40 steps are done" in world.now_status.message
 
 
 def test_a_lost_trainer_is_replaced() -> None:

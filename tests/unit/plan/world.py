@@ -223,9 +223,10 @@ class World:
             "containerStatuses": [{"name": "main", "state": {"terminated": ended}}],
         }
 
-    def make_progress(self, step: int, state: str = "training", **more: Any) -> None:
+    def make_progress(self, step: int, state: str = "training", total_steps: int = 100, **more: Any) -> None:
         uid = self.pods[self.named("trainer")]["metadata"]["uid"]
-        said = Progress(state=state, step=step, total_steps=100, last_step_time=self.now.isoformat(), **more)  # type: ignore[arg-type]
+        moment = self.now.isoformat()
+        said = Progress(state=state, step=step, total_steps=total_steps, last_step_time=moment, **more)  # type: ignore[arg-type]
         probe = Probe(pod_uid=uid, taken_at=self.now, answer=said)
         self.probes = msgspec.structs.replace(self.probes, trainer=probe)
 
