@@ -66,6 +66,7 @@ class ApiServer:
         self._registration = registration
         self._env_id: int | None = None
         self._registering = asyncio.Lock()
+        self._turn = asyncio.Lock()
         self._is_reachable = True
 
     @property
@@ -89,10 +90,14 @@ class ApiServer:
             raise AssertionError("backoff never ends")
 
     async def submit(self, group: Group, sequences: list[Sequence]) -> None:
-        """Returns when the server has the group; under back-pressure that is when it has room again."""
-        await self._call_registered(
-            "POST", "/scored_data", lambda env_id: encode_group(group, sequences, env_id), new_key()
-        )
+        """Returns when the server has the group; under back-pressure that is when it has room again.
+
+        One after the other, so that no group is overtaken until its policy is long forgotten.
+        """
+        async with self._turn:
+            await self._call_registered(
+                "POST", "/scored_data", lambda env_id: encode_group(group, sequences, env_id), new_key()
+            )
 
     async def current_step(self) -> int:
         """Also the sign of life that keeps us in the server's list of connected environments."""
@@ -140,9 +145,12 @@ class ApiServer:
             if status < 400:
                 self._is_reachable = True
                 return answer
-            if status != HTTPStatus.TOO_MANY_REQUESTS:  # which is back-pressure: all is well, only full
+            asked = retry_after(answered) or delay
+            if status == HTTPStatus.TOO_MANY_REQUESTS:  # back-pressure: all is well, only full, perhaps not for long
+                asked = min(asked, delay)
+            else:
                 self._mark_unreachable(f"{status} {answer[:200].decode(errors='replace')}")
-            await asyncio.sleep(retry_after(answered) or delay)
+            await asyncio.sleep(asked)
         raise AssertionError("backoff never ends")
 
     async def _call_once(

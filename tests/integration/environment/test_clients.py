@@ -1,6 +1,7 @@
 """The policy and the API server as the kit's clients see them, over real sockets."""
 
 import asyncio
+import dataclasses
 import io
 import json
 import tarfile
@@ -134,6 +135,13 @@ class TestApiServer:
         assert len(api_server.groups) == 2
         assert len(api_server.keys) == 4
         assert len(set(api_server.keys)) == 2
+
+    async def test_a_group_that_has_to_wait_is_not_overtaken(self, client, api_server):
+        await client.register()
+        api_server.troubles += [web.Response(status=429, headers={"Retry-After": "1"}) for _ in range(3)]
+        marked = [dataclasses.replace(GROUP, scores=[float(number)]) for number in range(5)]
+        await asyncio.gather(*(client.submit(group, [ATTEMPT.sequence]) for group in marked))
+        assert [group["scores"] for group in api_server.groups] == [group.scores for group in marked]
 
     async def test_refused_groups_name_the_problem(self, client, api_server):
         detail = [{"loc": ["body", "scores", 0], "msg": "scores[0]: too large", "type": "value_error"}]
