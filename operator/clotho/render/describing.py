@@ -59,7 +59,7 @@ def describing_pod(environment: Environment, source: Described, settings: Render
         "command": [*command, literal(f"--entry={source.entry}"), f"--deadline={IMPORT_SECONDS}"],
         "env": [value("HF_HUB_OFFLINE", "1")],
         "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
-        "resources": resources("50m", "128Mi", {"cpu": "1", "memory": "2Gi", "ephemeral-storage": "1Gi"}),
+        "resources": resources("50m", "128Mi", {"cpu": "1", "memory": "2Gi"}),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # an image without our kit has no last words of its own
         "volumeMounts": [mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code],
         **probes(ENVIRONMENT_STATUS_PORT),
