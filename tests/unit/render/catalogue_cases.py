@@ -12,7 +12,7 @@ from clotho.render.settings import RenderSettings
 from unit.plan.world import START
 
 Body = dict[str, Any]
-METADATA = {"name": "gsm8k", "namespace": "team", "uid": "0123abcd-0000-4000-8000-000000000000", "generation": 1}
+METADATA = {"name": "gsm8k", "namespace": "team", "uid": "4567cdef-0000-4000-8000-000000000000", "generation": 1}
 ENVIRONMENT: Body = {
     "image": "registry/gsm8k:3",
     "entry": "atropos:/environment/$(HOME).py",
