@@ -145,8 +145,8 @@ async def _copy(workspace: Workspace, pod: str, path: PurePosixPath, folder: Pat
     try:
         async with workspace.client.open_channels(workspace.core(f"pods/{pod}/exec"), params) as channels:
             async for message in channels:
-                if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
-                    continue
+                if message.type is not aiohttp.WSMsgType.BINARY or len(message.data) < 2:
+                    continue  # each channel is greeted with an empty message
                 channel, data = message.data[0], message.data[1:]
                 if channel == STDOUT:
                     await asyncio.to_thread(arrived.put, data)

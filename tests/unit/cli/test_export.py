@@ -69,7 +69,7 @@ async def test_where_the_weights_are(api: FakeApi, capsys: pytest.CaptureFixture
 
 async def test_files_arrive_whole_and_the_pod_goes(api: FakeApi, tmp_path: Path) -> None:
     weights = bytes(range(256)) * 500
-    api.channels = [b"\x02a word", *sent(tar(adapter=weights, deep__er=b"x")), WELL]
+    api.channels = [b"\x01", b"\x02", b"\x03", b"\x02a word", *sent(tar(adapter=weights, deep__er=b"x")), WELL]
     target = tmp_path / "weights"
     assert await export.export(options("--to", str(target)), api.workspace) == Exit.OK
     assert (target / "adapter").read_bytes() == weights
