@@ -61,8 +61,12 @@ class Pods:
     def run(self, name: str, code: str, *, labels: dict[str, str] | None = None, claim: str = "") -> str:
         """A pod that ends well; returns what it printed."""
         self.kubectl.apply(python_pod(name, self.image, code, labels=labels, claim=claim))
-        self.kubectl.run("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s", timeout=70)
-        return self.kubectl.run("logs", name).strip()
+        over = "--for=jsonpath={.status.containerStatuses[0].state.terminated}"
+        self.kubectl.run("wait", f"pod/{name}", over, "--timeout=60s", timeout=70)
+        said = self.kubectl.run("logs", name).strip()
+        (ended,) = self.kubectl.get(f"pod/{name}")["status"]["containerStatuses"]
+        assert ended["state"]["terminated"]["exitCode"] == 0, said
+        return said
 
     def execute(self, name: str, code: str) -> str:
         return self.kubectl.run("exec", name, "--", "python3", "-c", code, timeout=90).strip()

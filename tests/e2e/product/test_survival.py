@@ -94,6 +94,7 @@ def _check_books(runs: Runs, reader: Pods, acknowledged: int, run: Object) -> No
     """What environments were told is on disk is trained once, or still waits."""
     (pod,) = runs.pods("tough", "api-server")
     claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if _is_claim(volume)]
+    runs.kubectl.run("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=120s", timeout=130)
     books = Books.of(reader, claims[0])
     print(f"{acknowledged} groups were seen acknowledged; {books}")
     training, (environment,) = run["spec"]["training"], run["spec"]["environments"]
