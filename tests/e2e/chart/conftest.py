@@ -8,6 +8,7 @@ import pytest
 
 from cluster import binaries
 from cluster.chart import IMAGE_KEYS
+from cluster.images import REPOSITORY
 from cluster.kubectl import Kubectl
 from cluster.target import Embedded
 from namespaces import fresh_namespace
@@ -38,7 +39,7 @@ def helm(kubectl: Kubectl, release_namespace: str) -> Iterator[Helm]:
     helm = Helm(binaries.find(["helm"])["helm"], kubectl, release_namespace)
     yield helm
     helm.run("uninstall", RELEASE, "--wait", "--ignore-not-found")
-    kubectl.run("delete", "crd", "trainingruns.clotho.dev", "--ignore-not-found")  # the chart keeps it
+    kubectl.run("delete", "--ignore-not-found", f"--filename={REPOSITORY / 'crds'}")  # the chart keeps them
 
 
 @pytest.fixture(scope="module")
