@@ -64,7 +64,7 @@ def test_run_survives_the_loss_of_everything_in_turn(runs: Runs, kubectl: Kubect
         told = len(_restart_events(runs))
         strike()
         if words:
-            runs.wait("tough", "told of", lambda _: any(words in news for news in _restart_events(runs)[told:]))
+            _wait_for_news(runs, told, words)
         after = runs.wait_for_step("tough", min(before + 10, STEPS))
         print(f"{title} lost at step {before}; now at {step_of(after)}, restarts {after['status'].get('restarts', 0)}")
 
@@ -118,6 +118,10 @@ def _acknowledged(runs: Runs) -> dict[str, int]:
         sent = 'clotho_environment_rollouts_total{outcome="sent"} '
         counts[pod["metadata"]["uid"]] = sum(int(float(line.split()[-1])) for line in lines if line.startswith(sent))
     return counts
+
+
+def _wait_for_news(runs: Runs, known: int, words: str) -> None:
+    runs.wait("tough", f"told of: {words}", lambda _: any(words in news for news in _restart_events(runs)[known:]))
 
 
 def _restart_events(runs: Runs) -> list[str]:
