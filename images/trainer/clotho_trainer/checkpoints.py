@@ -1,8 +1,6 @@
 """Checkpoints as folders that are either whole or absent: written aside, flushed, renamed, and verified before use."""
 
-import hashlib
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from clotho_contract.progress import CheckpointInfo
+from clotho_trainer.durable import digest, flush
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class Checkpoints:
         if final.exists():  # a damaged one that was skipped at the start
             shutil.rmtree(final)
         staging.rename(final)
-        _flush(self.folder)
+        flush(self.folder)
         self._prune()
         return CheckpointInfo(step=step, path=str(final))
 
@@ -90,27 +89,14 @@ def damage(path: Path, step: int) -> str | None:
             return f"{name} is missing"
         if file.stat().st_size != expected.size:
             return f"{name} has {file.stat().st_size} bytes instead of {expected.size}"
-        if _digest(file) != expected.sha256:
+        if digest(file) != expected.sha256:
             return f"{name} was altered after it was written"
     return None
 
 
 def _seal(folder: Path, step: int) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    contents = {str(path.relative_to(folder)): File(size=path.stat().st_size, sha256=_digest(path)) for path in files}
+    contents = {str(path.relative_to(folder)): File(size=path.stat().st_size, sha256=digest(path)) for path in files}
     (folder / _MANIFEST).write_bytes(msgspec.json.encode(Manifest(step=step, files=contents)))
     for path in [*folder.rglob("*"), folder]:
-        _flush(path)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush(path)

@@ -1,7 +1,5 @@
 """The folder that an export fills: each artifact is there whole or not at all, and is not made twice."""
 
-import hashlib
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 
 from clotho_contract.exports import ExportedFile
+from clotho_trainer.durable import digest, flush
 from clotho_trainer.failures import TrainerError
 
 _MANIFEST, _STAGING = "manifest.json", ".staging-"
@@ -43,11 +42,11 @@ class Output:
         fill(staging)
         paths = sorted(staging.rglob("*")) if staging.is_dir() else [staging]
         for path in [*paths, *([staging] if staging.is_dir() else [])]:
-            _flush(path)
+            flush(path)
         if final.is_dir():
             shutil.rmtree(final)
         staging.replace(final)
-        _flush(self.folder)
+        flush(self.folder)
         made = sorted(path for path in final.rglob("*") if path.is_file()) if final.is_dir() else [final]
         files = tuple(self._describe(path) for path in made)
         self._remember(artifact, files)
@@ -75,9 +74,9 @@ class Output:
         self._manifest = _Manifest(self._manifest.source, artifacts)
         staging = self.folder / f"{_STAGING}{_MANIFEST}"
         staging.write_bytes(msgspec.json.format(msgspec.json.encode(self._manifest)) + b"\n")
-        _flush(staging)
+        flush(staging)
         staging.replace(self.folder / _MANIFEST)
-        _flush(self.folder)
+        flush(self.folder)
 
     def _read_manifest(self) -> _Manifest:
         try:
@@ -87,20 +86,7 @@ class Output:
 
     def _is_intact(self, file: ExportedFile) -> bool:
         path = self.folder / file.path
-        return path.is_file() and path.stat().st_size == file.bytes and _digest(path) == file.sha256
+        return path.is_file() and path.stat().st_size == file.bytes and digest(path) == file.sha256
 
     def _describe(self, path: Path) -> ExportedFile:
-        return ExportedFile(path=str(path.relative_to(self.folder)), bytes=path.stat().st_size, sha256=_digest(path))
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return ExportedFile(path=str(path.relative_to(self.folder)), bytes=path.stat().st_size, sha256=digest(path))
