@@ -1,7 +1,7 @@
 """`/etc/clotho/run.yaml`: one file, rendered by the operator, the same for every pod of a run. It holds no secrets."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +13,12 @@ from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE
 from clotho_contract.settings import Export, Inference, Model, PositiveInt, Settings, Training, Wandb
 
 DEFAULT_GROUP_SIZE = 4  # what an Atropos environment uses when its config does not say
+
+
+def group_size_of(config: Mapping[str, Any]) -> int:
+    """Of an environment's config; a value that is no number is somebody else's to refuse."""
+    size = config.get("group_size", DEFAULT_GROUP_SIZE)
+    return size if isinstance(size, int) and not isinstance(size, bool) else DEFAULT_GROUP_SIZE
 
 
 class ConfigError(Exception):
@@ -46,8 +52,7 @@ class EnvironmentConfig(Settings, frozen=True):
 
     @property
     def group_size(self) -> int:
-        size = self.config.get("group_size", DEFAULT_GROUP_SIZE)
-        return size if isinstance(size, int) and not isinstance(size, bool) else DEFAULT_GROUP_SIZE
+        return group_size_of(self.config)
 
 
 class ApiServerConfig(Settings, frozen=True):

@@ -9,7 +9,7 @@ from clotho.api.metadata import Metadata
 from clotho.api.names import KIND, OwnerKind
 from clotho.api.reading import read
 from clotho.api.status import TrainingRunStatus
-from clotho_contract.config import DEFAULT_GROUP_SIZE
+from clotho_contract.config import DEFAULT_GROUP_SIZE, group_size_of
 from clotho_contract.inline import Code, Dataset, Inline
 from clotho_contract.settings import Export, Fraction, Inference, Model, PositiveInt, Settings, Training, Wandb
 
@@ -111,8 +111,7 @@ class EnvironmentSpec(EnvironmentSource, frozen=True, kw_only=True):
 
     @property
     def group_size(self) -> int:
-        size = self.config.get("group_size", DEFAULT_GROUP_SIZE)
-        return size if isinstance(size, int) and not isinstance(size, bool) else DEFAULT_GROUP_SIZE
+        return group_size_of(self.config)
 
 
 class DatasetSpec(Dataset, frozen=True):
