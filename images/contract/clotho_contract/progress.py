@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-State = Literal["loading", "waiting", "training", "saving", "finished"]
+State = Literal["loading", "waiting", "compiling", "training", "saving", "finished"]
 
 
 class HistorySample(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -23,7 +23,7 @@ class CheckpointInfo(Struct, frozen=True, kw_only=True, rename="camel"):
 class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """`finished` is said only after the last step and its final checkpoint: it alone makes a run Completed."""
 
-    state: State
+    state: str  # a State; a reader survives those of a newer trainer
     step: int
     total_steps: int
     policy_version: int = 0

@@ -30,6 +30,10 @@ class Backend(Protocol):
     @property
     def engine(self) -> Engine: ...
 
+    @property
+    def compiles(self) -> bool:
+        """Whether the next step compiles the layers first."""
+
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; the figures it yields."""
 

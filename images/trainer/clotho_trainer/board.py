@@ -57,9 +57,9 @@ class Board:
         self.update(state=state)
 
     @contextmanager
-    def stepping(self) -> Iterator[None]:
+    def stepping(self, state: State) -> Iterator[None]:
         """Time a step; while it lasts longer than the stall limit, the trainer is not healthy."""
-        self.enter("training")
+        self.enter(state)
         self._step_began = began = self._clock()
         try:
             yield

@@ -54,12 +54,14 @@ class LocalBackend:
         self._rows_a_pass = training.micro_batch_size
         self._has_noted_blindness = False
         self._keeps_activations = not training.gradient_checkpointing
+        self._compiles = False
         passes.keep_compiled(work / "compiled")
         self._engine = choose_engine(config, self._live, self._end_tokens, work)
         if self._live.device.type == "cuda":
             self._plan_passes()
             if not self._live.modules_decode and not training.lora.dropout:
                 passes.compile_layers(self._live.model)
+                self._compiles = True
 
     @property
     def version(self) -> int:
@@ -96,6 +98,10 @@ class LocalBackend:
     def engine(self) -> Engine:
         return self._engine
 
+    @property
+    def compiles(self) -> bool:
+        return self._compiles
+
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         with self._live.training():
             for group in self._optimizer.param_groups:
@@ -115,6 +121,7 @@ class LocalBackend:
             self._scaler.update()
             self._optimizer.zero_grad(set_to_none=True)
             self._live.version += 1
+        self._compiles = False
         figures = {"loss": loss, "gradient_norm": norm, "learning_rate": learning_rate}
         return self._trainer.take_figures() | figures | _gpu_memory()
 

@@ -100,11 +100,14 @@ class TrainingLoop:
     async def _step(self, batch: Batch, known: Mapping[str, float]) -> dict[str, float]:
         backend = self._backend
         rate = learning_rate(structs.replace(self._config.training, steps=self._total), backend.version)
-        with self._board.stepping():
+        compiles = backend.compiles
+        with self._board.stepping("compiling" if compiles else "training"):
             began = time.monotonic()
             figures = batch.figures | dict(known) | await self._in_thread(lambda: backend.step(batch, rate))
             await backend.engine.publish()
         ended = time.monotonic()
+        if compiles:
+            log.info("the layers are compiled: their first step took %.0f s", ended - began)
         figures["seconds_training"] = ended - began
         figures["seconds_per_step"] = ended - self._last_step_ended
         figures["tokens_per_second"] = batch.trained_tokens / max(figures["seconds_per_step"], 1e-9)

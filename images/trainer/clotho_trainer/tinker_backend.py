@@ -27,6 +27,8 @@ Result = TypeVar("Result")
 
 
 class TinkerBackend:
+    compiles = False
+
     def __init__(self, config: RunConfig, work: Path) -> None:
         check(config.training)
         self._sdk = _sdk()

@@ -187,7 +187,7 @@ def test_a_step_beyond_the_stall_limit_is_unhealthy() -> None:
     clock = Clock()
     board = Board(10, stall_seconds=60, clock=clock)
     assert board.healthy() is None
-    with board.stepping():
+    with board.stepping("training"):
         clock.now = 59
         assert board.healthy() is None
         clock.now = 61
