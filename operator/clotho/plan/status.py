@@ -38,7 +38,7 @@ def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
     return TrainingRunStatus(
         phase=decision.phase,
         observed_generation=run.metadata.generation,
-        message=_message(decision, progress),
+        message=_message(situation, decision, progress),
         conditions=_conditions(situation, decision),
         progress=progress,
         history=reported.history(situation),
@@ -86,10 +86,13 @@ def _export_conditions(situation: Situation, export: ExportStatus | None) -> tup
     return (_condition(situation, "Exported", truth, export.phase, message),)
 
 
-def _message(decision: Decision, progress: RunProgress | None) -> str:
+def _message(situation: Situation, decision: Decision, progress: RunProgress | None) -> str:
     if decision.reason != "Running" or progress is None:
         return decision.message
-    return f"Training: step {progress.step} of {progress.total_steps} is done."
+    said, total = situation.progress, progress.total_steps
+    if said is not None and said.state == "compiling":
+        return f"Compiling the model's layers for step {said.step + 1} of {total}; later steps are faster."
+    return f"Training: step {progress.step} of {total} is done."
 
 
 def _components(decision: Decision) -> Components:
@@ -229,7 +232,7 @@ def _records(status: TrainingRunStatus) -> tuple[ComponentStatus, ...]:
 
 
 def _numbers(status: TrainingRunStatus) -> tuple[object, ...]:
-    return (status.progress, status.history, status.checkpoint, status.wandb_url, status.export)
+    return (status.message, status.progress, status.history, status.checkpoint, status.wandb_url, status.export)
 
 
 def _without_numbers(status: TrainingRunStatus) -> TrainingRunStatus:

@@ -52,6 +52,24 @@ def test_progress_is_written_at_most_every_thirty_seconds() -> None:
     assert world.now_status.message == f"Training: step {reached} of 100 is done."
 
 
+def test_a_step_that_compiles_first_is_told_from_one_that_hangs() -> None:
+    world = running_world()
+    world.make_progress(0)
+    for state, message in [
+        ("waiting", "Training: step 0 of 100 is done."),
+        ("compiling", "Compiling the model's layers for step 1 of 100; later steps are faster."),
+        ("training", "Training: step 0 of 100 is done."),
+        ("of a newer trainer", "Training: step 0 of 100 is done."),
+    ]:
+        assert world.probes.trainer
+        answer = msgspec.structs.replace(world.probes.trainer.answer, state=state)  # and no other figure changes
+        probe = msgspec.structs.replace(world.probes.trainer, answer=answer)
+        world.probes = msgspec.structs.replace(world.probes, trainer=probe)
+        world.advance(31)
+        world.settle()
+        assert world.now_status.message == message
+
+
 def test_a_transition_takes_the_newest_progress_along() -> None:
     world = running_world()
     world.make_progress(17)

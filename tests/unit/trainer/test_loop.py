@@ -1,0 +1,116 @@
+"""What the loop tells of its steps, with stand-ins for the model and for the source of groups."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clotho_contract.config import Endpoints, RunConfig, RunIdentity
+from clotho_contract.progress import State
+from clotho_contract.settings import Model, Training
+from clotho_trainer.batch import Batch, Rules
+from clotho_trainer.board import Board
+from clotho_trainer.checkpoints import Checkpoints
+from clotho_trainer.groups import Group
+from clotho_trainer.loop import TrainingLoop
+from clotho_trainer.source import Reading
+
+CONFIG = RunConfig(
+    run=RunIdentity(name="run", namespace="default", id="run-1"),
+    endpoints=Endpoints(api_server="http://api", inference="http://inference"),
+    model=Model(name="some/model"),
+    training=Training(steps=2),
+)
+
+
+class Backend:
+    """Compiles with its first step, and notes what `/progress` says meanwhile."""
+
+    version, vocabulary, context, tokenizer = 0, 64, 64, None
+    rules = Rules(max_tokens=64)
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.states: list[str] = []
+        self.engine: Any = SimpleNamespace(publish=self._publish)
+
+    @property
+    def compiles(self) -> bool:
+        return self.version == 0
+
+    def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+        self.states.append(self._board.progress.state)
+        self.version += 1
+        return {"loss": 0.1, "learning_rate": learning_rate}
+
+    def save(self, folder: Path) -> None:
+        (folder / "weights").write_text(str(self.version))
+
+    def restore(self, folder: Path, step: int) -> None:
+        raise AssertionError("nothing is restored")
+
+    def decode(self, tokens: list[int]) -> str:
+        return ""
+
+    async def _publish(self) -> None:
+        self.states.append(self._board.progress.state)
+
+
+class Source:
+    """The same two answers for ever; it is its own delivery."""
+
+    opening, last_step = "nothing", None
+    activity: State = "waiting"
+    figures: Mapping[str, float] = {}
+
+    async def prepare(self) -> None: ...
+
+    async def open(self, backend: Any, state: dict[str, Any]) -> None: ...
+
+    async def take(self, stop: asyncio.Event, step: int) -> "Source":
+        return self
+
+    def read(self, vocabulary: int) -> Reading:
+        return Reading([Group(tokens=[[1, 2], [1, 3]], masks=[[-100, 2], [-100, 3]], scores=[0.0, 1.0])])
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def trained(self, step: int, figures: Mapping[str, float]) -> None: ...
+
+    async def checkpointed(self, step: int) -> None: ...
+
+    async def reconfigured(self, config: RunConfig, step: int) -> None: ...
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+async def test_the_step_that_compiles_says_so_and_how_long_it_took(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    board = Board(2, stall_seconds=60)
+    backend, tracker = Backend(board), SimpleNamespace(log=lambda *_: None, wants_samples=lambda _: False)
+    caplog.set_level(logging.INFO)
+    with ThreadPoolExecutor(1) as executor:
+        loop = TrainingLoop(
+            CONFIG,
+            lambda: CONFIG,
+            backend,
+            Source(),
+            Checkpoints(tmp_path, keep=1),
+            board,
+            tracker,  # type: ignore[arg-type]
+            executor,
+        )
+        end = await loop.run(asyncio.Event())
+    assert end.reason == "Finished"
+    assert backend.states == ["compiling", "compiling", "training", "training"]
+    told = [message for message in caplog.messages if "compiled" in message]
+    assert told == ["the layers are compiled: their first step took 0 s"]
