@@ -49,9 +49,10 @@ def check(config: RunConfig) -> None:
             f"training.microBatchSize: {training.micro_batch_size} does not divide batchSize {training.batch_size}; "
             "use a divisor, or 0 to let the trainer choose",
         )
-    if config.model.quantization != "none" and training.lora.rank == 0:
+    quantization = config.model.quantization
+    if quantization != "none" and training.lora.rank == 0:
         raise TrainerError(
-            "InvalidConfig", "model.quantization nf4 trains adapters only: set training.lora.rank above 0"
+            "InvalidConfig", f"model.quantization {quantization} trains adapters only: set training.lora.rank above 0"
         )
 
 

@@ -113,7 +113,9 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         ),
         Rule(
             rule="self.model.quantization == 'none' || (self.trainer.gpus > 0 && self.training.lora.rank > 0)",
-            message="model.quantization nf4 needs trainer.gpus of at least 1 and training.lora.rank of at least 1",
+            message="model.quantization needs trainer.gpus of at least 1 and training.lora.rank of at least 1",
+            expression="'model.quantization %s needs trainer.gpus of at least 1 and training.lora.rank of at least 1'"
+            ".format([self.model.quantization])",
             field="model",
         ),
         Rule(

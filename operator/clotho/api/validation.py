@@ -27,8 +27,9 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
             yield "training.worldModel needs inline.tools: without them nobody but the policy writes tokens"
     if spec.training.backend == "tinker" and not spec.trainer.tinker_secret_name:
         yield "trainer.tinkerSecretName is needed by training.backend tinker: the Secret with TINKER_API_KEY"
-    if spec.model.quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):
-        yield "model.quantization nf4 needs trainer.gpus of at least 1 and training.lora.rank of at least 1"
+    quantization = spec.model.quantization
+    if quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):
+        yield f"model.quantization {quantization} needs trainer.gpus of at least 1 and training.lora.rank of at least 1"
     if spec.training.loss.epsilon_high is not None and spec.training.loss.epsilon_high <= 0:
         yield "training.loss.epsilonHigh must be greater than 0"
     if spec.export is not None and spec.storage.ephemeral:

@@ -72,6 +72,12 @@ REFUSED: list[tuple[Body, str]] = [
     (training(stepz=3), 'unknown field "spec.training.stepz"'),
     (smallest(model={"name": ""}), "spec.model.name in body should be at least 1 chars long"),
     (smallest(model={"name": "m", "quantization": "nf4"}, trainer={"gpus": 0}), "nf4 needs trainer.gpus of at least 1"),
+    (
+        smallest(
+            model={"name": "m", "quantization": "fp8"}, training={"steps": 1, "batchSize": 4, "lora": {"rank": 0}}
+        ),
+        "model.quantization fp8 needs trainer.gpus of at least 1 and training.lora.rank of at least 1",
+    ),
     (smallest(inline=CASES["inline"]["inline"]), "a run has either environments or inline, and not both"),
     ({"model": {"name": "m"}, "training": {"steps": 1}}, "a run has either environments or inline, and not both"),
     (

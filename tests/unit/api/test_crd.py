@@ -125,6 +125,13 @@ BAD: list[tuple[Body, str]] = [
     ({"training": {"steps": 1, "backend": "tinker"}}, "trainer.tinkerSecretName is needed by training.backend tinker"),
     ({"training": {"steps": 1, "loss": {"epsilonHigh": 0}}}, "training.loss.epsilonHigh must be greater than 0"),
     ({"model": {"name": "m", "quantization": "nf4"}, "trainer": {"gpus": 0}}, "nf4 needs trainer.gpus of at least 1"),
+    (
+        {
+            "model": {"name": "m", "quantization": "fp8"},
+            "training": {"steps": 1, "batchSize": 4, "lora": {"rank": 0}},
+        },
+        "model.quantization fp8 needs trainer.gpus of at least 1 and training.lora.rank of at least 1",
+    ),
     ({"storage": {"claimName": "c", "ephemeral": True}}, "storage.claimName and storage.ephemeral exclude each other"),
     ({"tracking": {"wandb": {}}}, "tracking.wandb.secretName is needed in mode online"),
     ({"environments": [{"name": "a"}, {"name": "a"}]}, "environments: a appears more than once"),

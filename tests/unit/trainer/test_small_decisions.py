@@ -77,6 +77,10 @@ def test_tiny_models_use_one_thread() -> None:
             config(model=Model(name="m", quantization="nf4"), training=Training(steps=1, lora=Lora(rank=0))),
             "model.quantization nf4 trains adapters only: set training.lora.rank above 0",
         ),
+        (
+            config(model=Model(name="m", quantization="fp8"), training=Training(steps=1, lora=Lora(rank=0))),
+            "model.quantization fp8 trains adapters only: set training.lora.rank above 0",
+        ),
     ],
 )
 def test_a_wrong_config_is_refused_before_anything_loads(wrong: RunConfig, sentence: str) -> None:
