@@ -128,21 +128,30 @@ def make_row(group: Group, index: int, advantage: float, max_tokens: int) -> Row
     )
 
 
-def micro_batches(rows: Iterable[Row], *, rows_each: int, tokens_each: int) -> list[list[Row]]:
-    """Rows of like length together, so that little is padded: at most `rows_each`, or what `tokens_each` allows."""
+def micro_batches(rows: Iterable[Row], *, rows_each: int, tokens_each: int, is_packed: bool) -> list[list[Row]]:
+    """At most `rows_each`, or what `tokens_each` allows. Rows of one prompt go together where it is read once for all
+    of them, else rows of like length, so that little is padded."""
+    cost = _packed_tokens if is_packed else _padded_tokens
+    ordered = sorted(rows, key=lambda row: row.length, reverse=True)
+    if is_packed:
+        ordered.sort(key=lambda row: row.prompt.tobytes())
     batches: list[list[Row]] = []
-    longest = 0
-    for row in sorted(rows, key=lambda row: row.length, reverse=True):
-        if batches and _fits(len(batches[-1]) + 1, longest, rows_each, tokens_each):
-            batches[-1].append(row)
+    for row in ordered:
+        larger = [*batches[-1], row] if batches else []
+        if larger and (len(larger) <= rows_each if rows_each else cost(larger) <= tokens_each):
+            batches[-1] = larger
         else:
             batches.append([row])
-            longest = row.length
     return batches
 
 
-def _fits(rows: int, longest: int, rows_each: int, tokens_each: int) -> bool:
-    return rows <= rows_each if rows_each else rows * longest <= tokens_each
+def _packed_tokens(rows: Sequence[Row]) -> int:
+    prompts = {row.prompt.tobytes(): len(row.prompt) for row in rows}
+    return sum(prompts.values()) + sum(len(row.completion) for row in rows)
+
+
+def _padded_tokens(rows: Sequence[Row]) -> int:
+    return len(rows) * max(row.length for row in rows)
 
 
 def _drop_stale(groups: Sequence[Group], limit: int, version: int) -> tuple[list[Group], list[str]]:

@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad
 
 from clotho_contract.settings import Training, WorldModel
+from clotho_trainer import packing
 from clotho_trainer.batch import Observed, Row
 from clotho_trainer.fast.weights import why_not
 from clotho_trainer.logprob_head import completion_logprobs
@@ -74,22 +76,20 @@ class GroupTrainer(GRPOTrainer):
         model = self.model if self.ref_model is None else self.ref_model
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
-        arguments = (model, ids, mask, inputs["completion_ids"].size(1))
-        with torch.no_grad(), disable_gradient_checkpointing(model, self.args.gradient_checkpointing_kwargs):
-            if self.ref_model is not None:
-                logprobs: torch.Tensor = super()._get_per_token_logps_and_entropies(*arguments)[0]
-            else:
-                with self.model.disable_adapter():
-                    logprobs = super()._get_per_token_logps_and_entropies(*arguments)[0]
+        base = nullcontext() if self.ref_model is not None else self.model.disable_adapter()
+        with torch.no_grad(), disable_gradient_checkpointing(model, self.args.gradient_checkpointing_kwargs), base:
+            logprobs: torch.Tensor = self._logprobs_and_entropies(model, ids, mask, inputs["completion_ids"].size(1))[0]
         return logprobs
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+    def _logprobs_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         if self.has_plain_head:
             model, ids, mask, completion_tokens = args[:4]
             with self.accelerator.autocast():
-                result = (*completion_logprobs(model, ids, mask, completion_tokens, self.temperature), None)
-        else:
-            result = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+                return *completion_logprobs(model, ids, mask, completion_tokens, self.temperature), None
+        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._logprobs_and_entropies(*args, **kwargs)
         self._logprobs = result[0]
         old = self._inputs["old_per_token_logps"]
         # Rows that came without log-probabilities count as sampled by the policy as it is now.
@@ -165,6 +165,8 @@ def make_trainer(
     )
     trainer.world_model = training.world_model
     trainer.has_plain_head = adapter is not None and not loss.entropy_coefficient and why_not(trainer.model) is None
+    if trainer.has_plain_head:
+        packing.prepare(trainer.model)
     trainer.recompute_activations(bool(training.gradient_checkpointing))
     return trainer
 

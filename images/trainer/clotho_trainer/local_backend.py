@@ -225,7 +225,12 @@ class LocalBackend:
         return before > longest
 
     def _accumulate(self, batch: Batch) -> float:
-        parts = micro_batches(batch.rows, rows_each=self._rows_a_pass, tokens_each=self._tokens_a_pass)
+        parts = micro_batches(
+            batch.rows,
+            rows_each=self._rows_a_pass,
+            tokens_each=self._tokens_a_pass,
+            is_packed=self._trainer.has_plain_head,
+        )
         self._trainer.plan_accumulation(len(parts))
         self._trainer.observed = batch.observed
         self._note_blindness(batch)

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from clotho_trainer import packing
+
 _CHUNK = 2048  # tokens whose logits exist at the same time
 
 
@@ -59,19 +61,16 @@ class LogprobHead(torch.autograd.Function):
 def completion_logprobs(
     model: Any, ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the last `completion_tokens` columns; 0 where the mask is. Rows are moved to the left, so that their padding
-    is on the right, where causal attention never looks and needs no mask."""
+    """Of the last `completion_tokens` columns; 0 where the mask is."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    starts, width = mask.argmax(1), int(mask.sum(1).max())
-    columns = (starts[:, None] + torch.arange(width, device=ids.device)).clamp(max=ids.shape[1] - 1)
-    hidden = inner.model(input_ids=ids.gather(1, columns), use_cache=False).last_hidden_state
-    rows, places = mask[:, -completion_tokens:].nonzero(as_tuple=True)
-    before = places + (ids.shape[1] - completion_tokens) - starts[rows] - 1
-    targets = ids[:, -completion_tokens:][rows, places]
+    batch = packing.packed(ids, mask, completion_tokens)
+    hidden = packing.hidden_states(inner.model, batch)[batch.before]
+    where = (batch.rows, batch.places)
+    targets = ids[:, -completion_tokens:][where]
     weight = inner.lm_head.weight
     with torch.autocast(ids.device.type, enabled=False):
-        values = LogprobHead.apply(hidden[rows, before].to(weight.dtype), weight, targets, temperature)
+        values = LogprobHead.apply(hidden.to(weight.dtype), weight, targets, temperature)
     logprobs, entropies = (
-        torch.zeros(len(ids), completion_tokens, device=ids.device).index_put((rows, places), value) for value in values
+        torch.zeros(len(ids), completion_tokens, device=ids.device).index_put(where, value) for value in values
     )
     return logprobs, entropies

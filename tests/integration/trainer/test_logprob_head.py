@@ -24,7 +24,7 @@ def gradients(policy: LocalBackend, has_plain_head: bool) -> tuple[float, dict[s
 
 @pytest.mark.parametrize("beta", [0.0, 0.1])
 def test_loss_and_gradients_are_those_of_trl(model: Path, tmp_path: Path, beta: float) -> None:
-    policy = backend(config(model, loss=Loss(beta=beta), micro_batch_size=5), tmp_path)
+    policy = backend(config(model, loss=Loss(beta=beta), micro_batch_size=12), tmp_path)
     assert policy._trainer.has_plain_head
     policy.step(prepare(groups(0), policy.rules, 0), 5e-2)
     loss, figures, ours = gradients(policy, has_plain_head=True)

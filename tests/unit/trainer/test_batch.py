@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clotho_trainer.batch import Rules, group_advantages, make_row, micro_batches, prepare
+from clotho_trainer.batch import Row, Rules, group_advantages, make_row, micro_batches, prepare
 from clotho_trainer.groups import GenerationParams, Group, Override
 
 RULES = Rules(max_tokens=100)
@@ -123,7 +123,22 @@ def test_micro_batches_put_like_lengths_together() -> None:
     lengths = [3, 9, 4, 10]
     group = Group(tokens=[[1] * n for n in lengths], masks=[[-100] + [1] * (n - 1) for n in lengths], scores=[0.0] * 4)
     rows = prepare([group], RULES, version=0).rows
-    by_rows = micro_batches(rows, rows_each=2, tokens_each=0)
-    by_tokens = micro_batches(rows, rows_each=0, tokens_each=12)
+    by_rows = micro_batches(rows, rows_each=2, tokens_each=0, is_packed=False)
+    by_tokens = micro_batches(rows, rows_each=0, tokens_each=12, is_packed=False)
     assert [[row.length for row in part] for part in by_rows] == [[10, 9], [4, 3]]
     assert [[row.length for row in part] for part in by_tokens] == [[10], [9], [4, 3]]
+
+
+def test_packed_micro_batches_count_a_common_prompt_once() -> None:
+    """Two prompts of six tokens in turn, each with completions of two."""
+    tokens = [[first] * 6 + [9, 9] for first in (1, 2, 1, 2, 1, 2)]
+    group = Group(tokens=tokens, masks=[[-100] * 6 + [9, 9]] * 6, scores=[0.0] * 6)
+    rows = prepare([group], RULES, version=0).rows
+
+    def prompts(parts: list[list[Row]]) -> list[list[int]]:
+        return [[int(row.prompt[0]) for row in part] for part in parts]
+
+    by_tokens = micro_batches(rows, rows_each=0, tokens_each=12, is_packed=True)
+    assert prompts(by_tokens) == [[1, 1, 1], [2, 2, 2]]
+    assert prompts(micro_batches(rows, rows_each=0, tokens_each=11, is_packed=True)) == [[1, 1], [1], [2, 2], [2]]
+    assert prompts(micro_batches(rows, rows_each=4, tokens_each=0, is_packed=True)) == [[1, 1, 1, 2], [2, 2]]
