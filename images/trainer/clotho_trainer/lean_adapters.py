@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from clotho_trainer.fp8 import Fp8Linear
+
 Undo = Callable[[], None]
 
 
@@ -29,7 +31,7 @@ def plain_adapter(module: Any) -> str | None:
         from peft.tuners.lora import Linear
     except ImportError:
         return None
-    if type(module) is not Linear or type(module.base_layer) is not torch.nn.Linear or module.merged:
+    if type(module) is not Linear or type(module.base_layer) not in (torch.nn.Linear, Fp8Linear) or module.merged:
         return None
     active = module.active_adapters
     if len(active) != 1 or active[0] not in module.lora_A or module.lora_variant or module.lora_bias[active[0]]:
@@ -44,13 +46,13 @@ def _plain_layers(model: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _forward(layer: Any, adapter: str, dtype: torch.dtype) -> Callable[..., torch.Tensor]:
-    weight, bias = layer.base_layer.weight, layer.base_layer.bias
+    base = layer.base_layer.forward
     with torch.no_grad():
         down = layer.lora_A[adapter].weight.to(dtype)
         up = (layer.lora_B[adapter].weight * layer.scaling[adapter]).to(dtype).t()
 
     def forward(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        output = functional.linear(x, weight, bias)
+        output: torch.Tensor = base(x)
         output.view(-1, output.shape[-1]).addmm_(functional.linear(x, down).view(-1, down.shape[0]), up)
         return output
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from clotho_contract.config import RunConfig
-from clotho_trainer import grpo, passes, policy
+from clotho_trainer import fp8, grpo, passes, policy
 from clotho_trainer.batch import Batch, Row, Rules, micro_batches
 from clotho_trainer.failures import TrainerError
+from clotho_trainer.fast.weights import why_not
 from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.engine import Engine
 from clotho_trainer.live import LiveWeights
@@ -46,6 +47,10 @@ class LocalBackend:
         self._trainer = grpo.make_trainer(model, tokenizer, adapter, training, config.inference.temperature)
         if adapter is not None:
             policy.sharpen_adapters(self._trainer.model)
+        if config.model.quantization == "fp8":
+            if problem := why_not(self._trainer.model):
+                raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")
+            fp8.convert(self._trainer.model)
         self._training = training
         self._live = LiveWeights(self._trainer.model, tokenizer)
         self._optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()

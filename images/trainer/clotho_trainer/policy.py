@@ -1,6 +1,7 @@
 """Loads the model that is trained, and says in one sentence why when it cannot."""
 
 import logging
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -13,11 +14,13 @@ from clotho_trainer.tokenizer import check_vocabulary, unreadable
 
 log = logging.getLogger(__name__)
 
+_FP8_CAPABILITY = (8, 9)  # the first with such tensor cores
+
 
 def load_model(model: Model, tokenizer: Any) -> Any:
-    """On the GPU when there is one. `nf4` needs CUDA and bitsandbytes."""
-    if model.quantization == "nf4":
-        require_quantization()
+    """On the GPU when there is one."""
+    if model.quantization != "none":
+        require_quantization(model.quantization)
     arguments: dict[str, Any] = {
         "revision": model.revision,
         "dtype": "auto" if model.dtype == "auto" else getattr(torch, model.dtype),
@@ -45,15 +48,17 @@ def load_model(model: Model, tokenizer: Any) -> Any:
     return loaded
 
 
-def require_quantization() -> None:
+def require_quantization(kind: str) -> None:
+    """Say it now rather than after minutes of loading."""
     if not torch.cuda.is_available():
-        raise TrainerError("InvalidConfig", "model.quantization nf4 needs a CUDA GPU, and this pod sees none")
-    try:
-        import bitsandbytes  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
-    except ImportError as error:
+        raise TrainerError("InvalidConfig", f"model.quantization {kind} needs a CUDA GPU, and this pod sees none")
+    if kind == "fp8" and torch.cuda.get_device_capability() < _FP8_CAPABILITY:
+        name = torch.cuda.get_device_name()
+        raise TrainerError("InvalidConfig", f"model.quantization fp8 needs a GPU of Hopper or newer; this is a {name}")
+    if kind == "nf4" and find_spec("bitsandbytes") is None:
         raise TrainerError(
             "InvalidConfig", "model.quantization nf4 needs the package bitsandbytes, which this image does not have"
-        ) from error
+        )
 
 
 def adapter_config(lora: Lora) -> Any | None:

@@ -17,7 +17,7 @@ from integration.trainer.tiny import backend, config, groups, with_model
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "require_quantization", lambda: None)
+    monkeypatch.setattr(policy, "require_quantization", lambda _: None)
 
 
 def quantized(model: Path, work: Path, **training: Any) -> LocalBackend:

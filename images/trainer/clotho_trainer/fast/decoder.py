@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn import functional
 
+from clotho_trainer.fast.linear import Rows
 from clotho_trainer.fast.pages import SCRAP
 from clotho_trainer.fast.plain import PlainOperations, gathered
 from clotho_trainer.fast.weights import Layer, PolicyWeights
@@ -20,12 +21,12 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 class Operations(Protocol):
     def add_and_norm(
-        self, residual: torch.Tensor, addition: torch.Tensor | None, weight: torch.Tensor
-    ) -> torch.Tensor: ...
+        self, residual: torch.Tensor, addition: Rows | None, weight: torch.Tensor, *, rounds: bool
+    ) -> Rows: ...
 
     def rotate_and_store(
         self,
-        qkv: torch.Tensor,
+        qkv: Rows,
         layer: Layer,
         positions: torch.Tensor,
         slots: torch.Tensor,
@@ -33,7 +34,9 @@ class Operations(Protocol):
         values: torch.Tensor,
     ) -> torch.Tensor: ...
 
-    def gated(self, gate_up: torch.Tensor, width: int) -> torch.Tensor: ...
+    def gated(self, gate_up: Rows, width: int, *, rounds: bool) -> Rows: ...
+
+    def rounded(self, x: torch.Tensor) -> Rows: ...
 
     def attend(
         self,
@@ -204,16 +207,16 @@ class Decoder:
     def _forward(
         self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        do, addition = self._operations, None
+        do, rounds, addition = self._operations, self._weights.rounds, None
         residual = functional.embedding(tokens, self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
             keys, values = self._keys[index], self._values[index]
-            x = do.add_and_norm(residual, addition, layer.attention_norm)
-            query = do.rotate_and_store(layer.qkv(x), layer, positions, slots, keys, values)
-            addition = layer.output(attend(query, keys, values))
-            x = do.add_and_norm(residual, addition, layer.mlp_norm)
-            addition = layer.down(do.gated(layer.gate_up(x), layer.gate_up.width))
-        return do.add_and_norm(residual, addition, self._weights.final_norm)
+            x = do.add_and_norm(residual, addition, layer.attention_norm, rounds=rounds)
+            mixed = attend(do.rotate_and_store(layer.qkv(x), layer, positions, slots, keys, values), keys, values)
+            addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed))
+            x = do.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
+            addition = layer.down(do.gated(layer.gate_up(x), layer.gate_up.width, rounds=rounds))
+        return do.add_and_norm(residual, addition, self._weights.final_norm, rounds=False).values
 
 
 def _operations(weights: PolicyWeights, seed: int) -> tuple[Operations, bool]:

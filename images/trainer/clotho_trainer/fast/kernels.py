@@ -7,7 +7,9 @@ import torch
 import triton
 import triton.language as tl
 
+from clotho_trainer.fast.linear import Rows
 from clotho_trainer.fast.weights import Layer, PolicyWeights
+from clotho_trainer.fp8 import FP8
 
 _SAMPLE_COLUMNS = 4096
 _PROGRAMS = 512  # keys of a row are split until the GPU has this many programs to run
@@ -15,27 +17,63 @@ _MOST_SPLITS = 32
 
 
 @triton.jit
+def _store_rounded(x, row, width, column, inside, out, scales):
+    """A whole row in 8 bits, and its scale."""
+    scale = tl.maximum(tl.max(tl.abs(x), 0), 1e-12) / 448.0
+    tl.store(out + row * width + column, (x / scale).to(out.dtype.element_ty), mask=inside)
+    tl.store(scales + row, scale)
+
+
+@triton.jit
+def _round(x, out, scales, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    values = tl.load(x + row * width + column, mask=inside, other=0.0).to(tl.float32)
+    _store_rounded(values, row, width, column, inside, out, scales)
+
+
+@triton.jit
 def _add_and_norm(
-    residual, addition, addition_stride, weight, out, hidden, epsilon, HAS_ADDITION: tl.constexpr, BLOCK: tl.constexpr
+    residual,
+    addition,
+    addition_stride,
+    addition_scales,
+    weight,
+    out,
+    scales,
+    hidden,
+    epsilon,
+    HAS_ADDITION: tl.constexpr,
+    IS_SCALED: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < hidden
     x = tl.load(residual + row * hidden + column, mask=inside, other=0.0)
+    kind = x.dtype
     if HAS_ADDITION:
-        more = tl.load(addition + row * addition_stride + column, mask=inside, other=0.0)
-        x = (x.to(tl.float32) + more.to(tl.float32)).to(x.dtype)
+        more = tl.load(addition + row * addition_stride + column, mask=inside, other=0.0).to(tl.float32)
+        if IS_SCALED:
+            more = (more * tl.load(addition_scales + row)).to(kind).to(tl.float32)
+        x = (x.to(tl.float32) + more).to(kind)
         tl.store(residual + row * hidden + column, x, mask=inside)
     wide = x.to(tl.float32)
-    normed = (wide * (1.0 / tl.sqrt(tl.sum(wide * wide, 0) / hidden + epsilon))).to(x.dtype)
-    scale = tl.load(weight + column, mask=inside, other=0.0)
-    tl.store(out + row * hidden + column, (scale.to(tl.float32) * normed.to(tl.float32)).to(x.dtype), mask=inside)
+    normed = (wide * (1.0 / tl.sqrt(tl.sum(wide * wide, 0) / hidden + epsilon))).to(kind)
+    result = (tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) * normed.to(tl.float32)).to(kind)
+    if ROUNDS:
+        _store_rounded(result.to(tl.float32), row, hidden, column, inside, out, scales)
+    else:
+        tl.store(out + row * hidden + column, result, mask=inside)
 
 
 @triton.jit
 def _rotate_and_store(
     qkv,
     qkv_stride,
+    qkv_scales,
     query_norm,
     key_norm,
     cos,
@@ -51,6 +89,7 @@ def _rotate_and_store(
     DIM: tl.constexpr,
     PAGE: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    IS_SCALED: tl.constexpr,
 ):
     """A program is one head of one token; the heads are the queries', the keys' and the values', in this order."""
     row = tl.program_id(0).to(tl.int64)
@@ -59,6 +98,10 @@ def _rotate_and_store(
     source = qkv + row * qkv_stride + head * DIM
     first = tl.load(source + half)
     second = tl.load(source + DIM // 2 + half)
+    if IS_SCALED:
+        scale = tl.load(qkv_scales + row)
+        first = (first.to(tl.float32) * scale).to(first.dtype)
+        second = (second.to(tl.float32) * scale).to(second.dtype)
     slot = tl.load(slots + row).to(tl.int64)
     place = ((slot // PAGE) * KV_HEADS * PAGE + slot % PAGE) * DIM
     if head >= QUERY_HEADS + KV_HEADS:
@@ -87,15 +130,26 @@ def _rotate_and_store(
 
 
 @triton.jit
-def _gated(gate_up, stride, out, width, BLOCK: tl.constexpr):
+def _gated(
+    gate_up, stride, row_scales, out, scales, width, IS_SCALED: tl.constexpr, ROUNDS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A program is a stretch of a row; where it is rounded, the whole row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
     gate = tl.load(gate_up + row * stride + column, mask=inside, other=0.0)
     up = tl.load(gate_up + row * stride + width + column, mask=inside, other=0.0)
+    kind = gate.dtype
+    if IS_SCALED:
+        scale = tl.load(row_scales + row)
+        gate, up = (gate.to(tl.float32) * scale).to(kind), (up.to(tl.float32) * scale).to(kind)
     wide = gate.to(tl.float32)
-    active = (wide / (1.0 + tl.exp(-wide))).to(gate.dtype).to(tl.float32)
-    tl.store(out + row * width + column, (active * up.to(tl.float32)).to(gate.dtype), mask=inside)
+    active = (wide / (1.0 + tl.exp(-wide))).to(kind).to(tl.float32)
+    result = (active * up.to(tl.float32)).to(kind)
+    if ROUNDS:
+        _store_rounded(result.to(tl.float32), row, width, column, inside, out, scales)
+    else:
+        tl.store(out + row * width + column, result, mask=inside)
 
 
 @triton.jit
@@ -205,33 +259,44 @@ class TritonOperations:
     def __init__(self, weights: PolicyWeights) -> None:
         self._weights = weights
 
-    def add_and_norm(self, residual, addition, weight):
+    def add_and_norm(self, residual, addition, weight, *, rounds):
         rows, hidden = residual.shape
-        out = torch.empty_like(residual)
-        more = residual if addition is None else addition
+        out = _empty_rows(residual, hidden, rounds)
+        more = Rows(residual) if addition is None else addition
         _add_and_norm[(rows,)](
             residual,
-            more,
-            more.stride(0),
+            more.values,
+            more.values.stride(0),
+            _or_any(more.scale, residual),
             weight,
-            out,
+            out.values,
+            _or_any(out.scale, residual),
             hidden,
             self._weights.epsilon,
             HAS_ADDITION=addition is not None,
+            IS_SCALED=more.scale is not None,
+            ROUNDS=rounds,
             BLOCK=triton.next_power_of_2(hidden),
             num_warps=8,
         )
         return out
 
+    def rounded(self, x):
+        rows, width = x.shape
+        out = _empty_rows(x, width, rounds=True)
+        _round[(rows,)](x, *out, width, BLOCK=triton.next_power_of_2(width), num_warps=8)
+        return out
+
     def rotate_and_store(self, qkv, layer: Layer, positions, slots, keys, values):
-        w = self._weights
-        queries = qkv.new_empty(len(qkv), w.query_heads * w.head_dim)
+        w, rows = self._weights, len(qkv.values)
+        queries = qkv.values.new_empty(rows, w.query_heads * w.head_dim)
         has_norm = layer.query_norm is not None
-        _rotate_and_store[(len(qkv), w.query_heads + 2 * w.kv_heads)](
-            qkv,
-            qkv.stride(0),
-            layer.query_norm if has_norm else qkv,
-            layer.key_norm if has_norm else qkv,
+        _rotate_and_store[(rows, w.query_heads + 2 * w.kv_heads)](
+            qkv.values,
+            qkv.values.stride(0),
+            _or_any(qkv.scale, qkv.values),
+            layer.query_norm if has_norm else qkv.values,
+            layer.key_norm if has_norm else qkv.values,
             w.cos,
             w.sin,
             positions,
@@ -245,15 +310,28 @@ class TritonOperations:
             DIM=w.head_dim,
             PAGE=keys.shape[2],
             HAS_NORM=has_norm,
+            IS_SCALED=qkv.scale is not None,
             num_warps=1,
         )
         return queries
 
-    def gated(self, gate_up, width):
-        rows, inner = len(gate_up), width // 2
-        out = gate_up.new_empty(rows, inner)
-        block = min(1024, triton.next_power_of_2(inner))
-        _gated[(rows, triton.cdiv(inner, block))](gate_up, gate_up.stride(0), out, inner, BLOCK=block, num_warps=4)
+    def gated(self, gate_up, width, *, rounds):
+        rows, inner = len(gate_up.values), width // 2
+        out = _empty_rows(gate_up.values, inner, rounds)
+        whole = triton.next_power_of_2(inner)
+        block = whole if rounds else min(1024, whole)
+        _gated[(rows, triton.cdiv(inner, block))](
+            gate_up.values,
+            gate_up.values.stride(0),
+            _or_any(gate_up.scale, gate_up.values),
+            out.values,
+            _or_any(out.scale, gate_up.values),
+            inner,
+            IS_SCALED=gate_up.scale is not None,
+            ROUNDS=rounds,
+            BLOCK=block,
+            num_warps=16 if rounds else 4,
+        )
         return out
 
     def attend(self, query, keys, values, positions, tables):
@@ -312,3 +390,14 @@ class TritonOperations:
         winner = best.argmax(-1, keepdim=True)
         logprobs = chosen.gather(-1, winner) - (top + total.log()).logsumexp(-1, keepdim=True)
         return token.gather(-1, winner).squeeze(-1), logprobs.squeeze(-1)
+
+
+def _empty_rows(like, width, rounds):
+    if not rounds:
+        return Rows(like.new_empty(len(like), width))
+    return Rows(like.new_empty(len(like), width, dtype=FP8), like.new_empty(len(like), 1, dtype=torch.float32))
+
+
+def _or_any(tensor, other):
+    """Kernels want a pointer even where they do not look."""
+    return other if tensor is None else tensor

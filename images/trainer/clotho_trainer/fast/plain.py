@@ -6,7 +6,9 @@ Rounding happens where the Hugging Face modules round, so that decoding and trai
 import torch
 from torch.nn import functional
 
+from clotho_trainer.fast.linear import Rows
 from clotho_trainer.fast.weights import Layer, PolicyWeights
+from clotho_trainer.fp8 import rounded
 
 
 class PlainOperations:
@@ -16,15 +18,21 @@ class PlainOperations:
         self._weights = weights
         self._generator = torch.Generator(weights.device).manual_seed(seed + 1)  # not the noise of the first tokens
 
-    def add_and_norm(self, residual: torch.Tensor, addition: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
+    def add_and_norm(
+        self, residual: torch.Tensor, addition: Rows | None, weight: torch.Tensor, *, rounds: bool
+    ) -> Rows:
         """Adds to the residual in place; gives it normalised."""
         if addition is not None:
-            residual += addition[:, : residual.shape[1]]
-        return self._norm(residual, weight)
+            residual += addition.scaled[:, : residual.shape[1]]
+        normed = self._norm(residual, weight)
+        return self.rounded(normed) if rounds else Rows(normed)
+
+    def rounded(self, x: torch.Tensor) -> Rows:
+        return Rows(*rounded(x))
 
     def rotate_and_store(
         self,
-        qkv: torch.Tensor,
+        qkv: Rows,
         layer: Layer,
         positions: torch.Tensor,
         slots: torch.Tensor,
@@ -33,7 +41,8 @@ class PlainOperations:
     ) -> torch.Tensor:
         """Queries, normalised and rotated; keys and values go to their slot, which is page * size + place."""
         w = self._weights
-        rows, heads = len(qkv), qkv[:, : layer.qkv.width].view(len(qkv), -1, w.head_dim)
+        rows = len(qkv.values)
+        heads = qkv.scaled[:, : layer.qkv.width].reshape(rows, -1, w.head_dim)
         query, key, value = torch.split(heads, [w.query_heads, w.kv_heads, w.kv_heads], dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
@@ -43,9 +52,10 @@ class PlainOperations:
         values[pages, :, places] = value
         return _rotated(query, cos, sin).reshape(rows, -1)
 
-    def gated(self, gate_up: torch.Tensor, width: int) -> torch.Tensor:
-        gate, up = gate_up[:, :width].chunk(2, dim=1)
-        return functional.silu(gate) * up
+    def gated(self, gate_up: Rows, width: int, *, rounds: bool) -> Rows:
+        gate, up = gate_up.scaled[:, :width].chunk(2, dim=1)
+        active = functional.silu(gate) * up
+        return self.rounded(active) if rounds else Rows(active)
 
     def attend(
         self,
