@@ -1,5 +1,5 @@
 #!/bin/sh
-# Packs what the GPU machine lacks for tests/bench/trainer.py and memory.py: Python 3.12, no network, torch and transformers already there.
+# Packs what the GPU machine lacks for the benchmarks and tests of the trainer: Python 3.12, no network, torch and transformers already there.
 # Usage: dev/h200_packages.sh FOLDER   writes FOLDER/packages.tar.xz, which unpacks into a folder for --packages.
 # datasets 4 because that machine's huggingface-hub is older than datasets 5 wants.
 set -eu
@@ -12,7 +12,7 @@ uv pip install --quiet --link-mode copy --constraint "$work/locked.txt" --target
     trl peft bitsandbytes 'datasets>=4.7,<5' pyarrow pandas aiohttp msgspec prometheus-client \
     multidict yarl frozenlist aiosignal propcache aiohappyeyeballs attrs \
     uvloop pydantic pydantic-core annotated-types typing-inspection typing-extensions pyyaml \
-    'dill<0.4.1' 'multiprocess<0.70.19' xxhash python-dateutil six tzdata pytz requests urllib3 charset-normalizer certifi jinja2 markupsafe
+    pytest pytest-asyncio pytest-timeout pluggy iniconfig pygments 'dill<0.4.1' 'multiprocess<0.70.19' xxhash python-dateutil six tzdata pytz requests urllib3 charset-normalizer certifi jinja2 markupsafe
 cd "$work/packages"
 # Of pyarrow only tables, datasets and parquet are needed: no headers, no tests, no network file systems.
 rm -rf bin pyarrow/include pyarrow/includes pyarrow/tests pyarrow/src pandas/tests pyarrow/*.pyx pyarrow/*.pxi pyarrow/*.pxd

@@ -1,8 +1,9 @@
 """One GRPO step of Qwen3-8B's shape (random weights, LoRA) through Clotho and through stock TRL, in one run.
 
 Ours is measured from end to end: API server, trainer with its inference server, and an environment, each a process of
-its own, speaking HTTP. `serving` then asks the inference server alone, for answers of equal and of ragged lengths, and
-compares with the same requests made inside its process. The last line is JSON; `ratio` is stock seconds over ours.
+its own, speaking HTTP; `fp8` is the same with the base in 8 bits. `serving` then asks the inference server alone, for
+answers of equal and of ragged lengths, and compares with the same requests made inside its process. The last line is
+JSON; `ratio` and `ratio_fp8` are stock seconds over ours.
 
     python tests/bench/trainer.py --shape tiny                    a dry run on any machine
     python tests/bench/trainer.py --packages DIR                  on a GPU; DIR holds packages the machine lacks
@@ -39,13 +40,15 @@ def main() -> None:
     if options.side == "trainer":
         sys.exit(_trainer(options))
     if options.side:
-        measure = {"ours": _ours, "stock": _stock, "serving": _serving, "client": _client}[options.side]
+        sides = {"ours": _ours, "fp8": _ours, "stock": _stock, "serving": _serving, "client": _client}
+        measure = sides[options.side]
         print(json.dumps(measure(options)))
         return
-    sides = {side: _in_own_process(side) for side in options.sides.split(",")}
-    result: dict[str, Any] = {"bench": "trainer", "work": _work(options), **sides}
-    if {"ours", "stock"} <= sides.keys():
-        result["ratio"] = round(sides["stock"]["seconds_per_step"] / sides["ours"]["seconds_per_step"], 3)
+    figures = {side: _in_own_process(side) for side in options.sides.split(",")}
+    result: dict[str, Any] = {"bench": "trainer", "work": _work(options), **figures}
+    for side, name in (("ours", "ratio"), ("fp8", "ratio_fp8")):
+        if {side, "stock"} <= figures.keys():
+            result[name] = round(figures["stock"]["seconds_per_step"] / figures[side]["seconds_per_step"], 3)
     print(json.dumps(result))
 
 
@@ -62,7 +65,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ragged", action="store_true", help="our environment asks for answers of many lengths")
     parser.add_argument("--engine", default="auto", help="inference.engine of our side")
     parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
-    parser.add_argument("--sides", default="ours,serving,stock", help="what is measured, in this order")
+    parser.add_argument("--sides", default="ours,fp8,serving,stock", help="what is measured, in this order")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
@@ -103,7 +106,7 @@ def _config(options: argparse.Namespace, api_server: int = 1, inference: int = 1
     return RunConfig(
         run=RunIdentity(name="bench", namespace="bench", id="bench"),
         endpoints=Endpoints(api_server=f"http://127.0.0.1:{api_server}", inference=f"http://127.0.0.1:{inference}"),
-        model=Model(name=options.shape),
+        model=Model(name=options.shape, quantization="fp8" if options.side == "fp8" else "none"),
         training=Training(
             steps=steps,
             batch_size=rows,
@@ -178,7 +181,7 @@ def _from_log(lines: list[dict[str, Any]], options: argparse.Namespace) -> dict[
     total, training = (_mean([step[key] for step in measured]) for key in ("seconds_per_step", "seconds_training"))
     tokens = _mean([step["tokens_per_second"] * step["seconds_per_step"] for step in measured])
     peaks = [step["gpu/memory_peak_bytes"] / 2**30 for step in steps if "gpu/memory_peak_bytes" in step]
-    said = ("fast engine serves", "activations are", "engine is ready", "transformers engine")
+    said = ("fast engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
     return {
         "seconds_per_step": total,
         "train_seconds": training,
@@ -188,6 +191,7 @@ def _from_log(lines: list[dict[str, Any]], options: argparse.Namespace) -> dict[
         "generated_tokens_per_second": round(tokens / (total - training), 1),
         "peak_gib": round(max(peaks), 1) if peaks else None,
         "clipped_share": steps[-1].get("clip_ratio/region_mean"),
+        "logprob_difference": steps[-1].get("sampling/logprob_difference"),
         "said": [line["message"] for line in lines if any(part in line.get("message", "") for part in said)],
     }
 
@@ -234,11 +238,15 @@ async def _serve(backend: Any, options: argparse.Namespace) -> dict[str, Any]:
     await backend.engine.start()
     started = round(time.perf_counter() - began, 2)
     await _inside(backend, options, "equal")  # warms up
-    inside = {load: await _inside(backend, options, load) for load in ("equal", "ragged")}
-    over_http = {}
+    inside: dict[str, float] = {}
+    over_http: dict[str, float] = {}
     for load in ("equal", "ragged"):
         more = ["--load", load, "--url", f"http://127.0.0.1:{port}"]
-        over_http[load] = (await asyncio.to_thread(_in_own_process, "client", *more))["tokens_per_second"]
+        here, there = [], []
+        for _ in range(2):  # in turns, so that both see the same machine
+            here.append(await _inside(backend, options, load))
+            there.append((await asyncio.to_thread(_in_own_process, "client", *more))["tokens_per_second"])
+        inside[load], over_http[load] = _mean(here), _mean(there)
     await runner.cleanup()
     await backend.engine.stop()
     return {
@@ -299,15 +307,8 @@ async def _ask_over_http(options: argparse.Namespace) -> dict[str, Any]:
 
 def _stock(options: argparse.Namespace) -> dict[str, Any]:
     import torch
-    from datasets import Dataset
-    from peft import LoraConfig
     from transformers import TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
 
-    from clotho_trainer.tiny_model import make_tokenizer
-
-    tokenizer = make_tokenizer()
-    model = trainer_work.make_model(options.shape, tokenizer)
     ends: list[float] = []
 
     class Stopwatch(TrainerCallback):
@@ -319,40 +320,13 @@ def _stock(options: argparse.Namespace) -> dict[str, Any]:
                 torch.cuda.synchronize()
             ends.append(time.perf_counter())
 
-    chooser = random.Random(1)  # noqa: S311
-    rows = options.prompts * options.group
     with tempfile.TemporaryDirectory() as folder:
-        arguments = GRPOConfig(
-            output_dir=folder,
-            use_cpu=not torch.cuda.is_available(),
-            bf16=torch.cuda.is_available(),
-            per_device_train_batch_size=options.micro,
-            gradient_accumulation_steps=rows // options.micro,
-            num_generations=options.group,
-            max_completion_length=options.new_tokens,
-            generation_kwargs={"min_new_tokens": options.new_tokens},
-            learning_rate=1e-6,
-            max_steps=2,  # one warms up, one is measured
-            report_to="none",
-            save_strategy="no",
-            disable_tqdm=True,
-        )
-        trainer = GRPOTrainer(
-            model=model,
-            reward_funcs=lambda completions, **_: [chooser.random() for _ in completions],
-            args=arguments,
-            train_dataset=Dataset.from_dict({"prompt": trainer_work.prompt_texts(options) * 2}),
-            processing_class=tokenizer,
-            peft_config=LoraConfig(
-                r=options.rank, lora_alpha=2 * options.rank, target_modules="all-linear", task_type="CAUSAL_LM"
-            ),
-            callbacks=[Stopwatch()],
-        )
+        trainer = _stock_trainer(options, folder, Stopwatch())
         sys.stdout, kept = sys.stderr, sys.stdout  # TRL prints its log lines
         trainer.train()
         sys.stdout = kept
     seconds = [after - before for before, after in pairwise(ends)]
-    tokens = rows * options.new_tokens
+    tokens = options.prompts * options.group * options.new_tokens
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
     return {
         "seconds_per_step": round(seconds[-1], 3),
@@ -360,6 +334,44 @@ def _stock(options: argparse.Namespace) -> dict[str, Any]:
         "tokens_per_second": round(tokens / seconds[-1], 1),
         "peak_gib": round(peak, 1) if peak is not None else None,
     }
+
+
+def _stock_trainer(options: argparse.Namespace, folder: str, callback: Any) -> Any:
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from trl import GRPOConfig, GRPOTrainer
+
+    from clotho_trainer.tiny_model import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    chooser = random.Random(1)  # noqa: S311
+    arguments = GRPOConfig(
+        output_dir=folder,
+        use_cpu=not torch.cuda.is_available(),
+        bf16=torch.cuda.is_available(),
+        per_device_train_batch_size=options.micro,
+        gradient_accumulation_steps=options.prompts * options.group // options.micro,
+        num_generations=options.group,
+        max_completion_length=options.new_tokens,
+        generation_kwargs={"min_new_tokens": options.new_tokens},
+        learning_rate=1e-6,
+        max_steps=2,  # one warms up, one is measured
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    return GRPOTrainer(
+        model=trainer_work.make_model(options.shape, tokenizer),
+        reward_funcs=lambda completions, **_: [chooser.random() for _ in completions],
+        args=arguments,
+        train_dataset=Dataset.from_dict({"prompt": trainer_work.prompt_texts(options) * 2}),
+        processing_class=tokenizer,
+        peft_config=LoraConfig(
+            r=options.rank, lora_alpha=2 * options.rank, target_modules="all-linear", task_type="CAUSAL_LM"
+        ),
+        callbacks=[callback],
+    )
 
 
 def _free_port() -> int:

@@ -93,8 +93,16 @@ class GroupTrainer(GRPOTrainer):
         self._logprobs = result[0]
         old = self._inputs["old_per_token_logps"]
         # Rows that came without log-probabilities count as sampled by the policy as it is now.
-        self._inputs["old_per_token_logps"] = torch.where(old.isnan(), self._logprobs.detach(), old)
+        known = torch.where(old.isnan(), self._logprobs.detach(), old)
+        self._inputs["old_per_token_logps"] = known
+        self._note_drift((self._logprobs.detach() - known).abs())
         return result
+
+    def _note_drift(self, differences: torch.Tensor) -> None:
+        """How far the policy is from the one that sampled: older weights, and another way of computing the same."""
+        sampled = self._inputs["completion_mask"] * self._inputs["tool_mask"]
+        mean = (differences * sampled).sum() / sampled.sum().clamp(min=1)
+        self._metrics["train"]["sampling/logprob_difference"].append(mean.item())
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         self._inputs = inputs

@@ -1,0 +1,146 @@
+"""What only a GPU can show: fused and compiled paths against the plain ones. Skipped where there is none."""
+
+import asyncio
+
+import pytest
+import torch
+
+from clotho_trainer import fp8, packing, passes, policy
+from clotho_trainer.fast.kernels import TritonOperations
+from clotho_trainer.fast.linear import Rows
+from clotho_trainer.fast.plain import PlainOperations
+from clotho_trainer.fast.weights import PolicyWeights
+from clotho_trainer.inference.engine import Request, Sampling
+from clotho_trainer.live import LiveWeights
+from clotho_trainer.logprob_head import completion_logprobs
+from integration.trainer import fast_policies
+from integration.trainer.fast_policies import CONTEXT
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+
+def relative(left: torch.Tensor, right: torch.Tensor) -> float:
+    return float((left.float() - right.float()).norm() / right.float().norm())
+
+
+def padded(rows: int, longest: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ragged rows over two prompts; prompts to the left, completions to the right."""
+    chooser = torch.Generator().manual_seed(seed)
+    prompts = [torch.randint(5, 60, (length,), generator=chooser).tolist() for length in (9, 24)]
+    ids, mask = torch.zeros(rows, 24 + longest, dtype=torch.long), torch.zeros(rows, 24 + longest, dtype=torch.long)
+    for row in range(rows):
+        prompt, length = prompts[row % 2], int(torch.randint(1, longest + 1, (1,), generator=chooser))
+        ids[row, 24 - len(prompt) : 24] = torch.tensor(prompt)
+        ids[row, 24 : 24 + length] = torch.randint(5, 60, (length,), generator=chooser)
+        mask[row, 24 - len(prompt) : 24 + length] = 1
+    return ids.cuda(), mask.cuda()
+
+
+def on_gpu(architecture: str) -> LiveWeights:
+    live = fast_policies.policy(architecture)
+    live.model.to("cuda", torch.bfloat16)
+    policy.sharpen_adapters(live.model)
+    return live
+
+
+def test_fused_attention_equals_the_plain_one() -> None:
+    sight = packing.packed(*padded(9, 40, 0), 40).sight
+    tokens = int(sight.query_ends[-1])
+    torch.manual_seed(0)
+    rows = [
+        torch.randn(tokens, heads, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True) for heads in (8, 2, 2)
+    ]
+    direction = torch.randn(tokens, 8, 128, device="cuda")
+    wide = [row.detach().float().requires_grad_() for row in rows]
+    found, expected = packing._fused(rows, sight, 128**-0.5), packing._plain(wide, sight, 128**-0.5)
+    assert relative(found, expected) < 5e-3
+    ours = torch.autograd.grad((found.float() * direction).sum(), rows)
+    theirs = torch.autograd.grad((expected * direction).sum(), wide)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert relative(mine, other) < 1e-2
+
+
+@pytest.mark.parametrize("in_fp8", [False, True], ids=["bfloat16", "fp8"])
+def test_compiled_layers_give_the_same_and_are_compiled_once(in_fp8: bool) -> None:
+    live = on_gpu("qwen3")
+    if in_fp8:
+        fp8.convert(live.model)
+    packing.prepare(live.model)
+    live.model.train()
+    trained = [parameter for parameter in live.model.parameters() if parameter.requires_grad]
+
+    def gradients(rows: int, longest: int) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.autocast("cuda", torch.bfloat16):
+            logprobs, _ = completion_logprobs(live.model, *padded(rows, longest, rows), longest, 1.0)
+        weights = torch.linspace(-1, 1, logprobs.numel(), device="cuda").view_as(logprobs)
+        found = torch.autograd.grad((logprobs * weights).sum(), trained)
+        return logprobs.detach(), torch.cat([gradient.flatten() for gradient in found])
+
+    shapes = [(6, 40), (11, 30), (16, 64), (4, 9)]
+    expected = [gradients(*shape) for shape in shapes]
+    passes.compile_layers(live.model)
+    found = [gradients(*shapes[0])]
+    torch._dynamo.config.error_on_recompile = True
+    try:
+        found += [gradients(*shape) for shape in shapes[1:]]
+    finally:
+        torch._dynamo.config.error_on_recompile = False
+        torch._dynamo.reset()
+    for (logprobs, gradient), (expected_logprobs, expected_gradient) in zip(found, expected, strict=True):
+        assert (logprobs - expected_logprobs).abs().mean() < 0.02
+        assert torch.nn.functional.cosine_similarity(gradient, expected_gradient, 0) > 0.97
+
+
+def test_rounding_kernels_equal_the_plain_ones() -> None:
+    live = on_gpu("qwen3")
+    fp8.convert(live.model)
+    weights = PolicyWeights(live.model, CONTEXT)
+    weights.refresh()
+    ours, plain = TritonOperations(weights), PlainOperations(weights, 0)
+    layer, hidden = weights.layers[0], weights.embedding.shape[1]
+    torch.manual_seed(0)
+    residual = torch.randn(33, hidden, device="cuda", dtype=torch.bfloat16)
+    addition = Rows(torch.randn_like(residual), torch.rand(33, 1, device="cuda"))
+    normed = [do.add_and_norm(residual.clone(), addition, layer.mlp_norm, rounds=True) for do in (ours, plain)]
+    gate_up = layer.gate_up(normed[1])
+    gated = [do.gated(gate_up, layer.gate_up.width, rounds=True) for do in (ours, plain)]
+    for mine, other in (normed, gated, [do.rounded(residual) for do in (ours, plain)]):
+        assert mine.scale is not None
+        assert other.scale is not None
+        assert relative(mine.scale, other.scale) < 5e-3
+        assert (mine.values.float() != other.values.float()).float().mean() < 0.02, "last digits decide now and then"
+
+
+def test_products_in_8_bits_are_those_of_the_cpu() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(48, 256), torch.randn(96, 256)
+    scale = weight.abs().amax() / fp8.LARGEST
+    rows, scales = fp8.rounded(x)
+    rounded = (weight / scale).to(fp8.FP8)
+    expected = fp8.product(rows, scales, rounded, scale)
+    found = fp8.product(rows.cuda(), scales.cuda(), rounded.cuda(), scale.cuda())
+    assert relative(found.cpu(), expected) < 5e-3
+
+
+@pytest.mark.parametrize("in_fp8", [False, True], ids=["bfloat16", "fp8"])
+def test_the_engine_samples_from_what_the_modules_compute(in_fp8: bool) -> None:
+    live = on_gpu("qwen3")
+    if in_fp8:
+        fp8.convert(live.model)
+    engine = fast_policies.engine(live)
+
+    async def answers() -> list[float]:
+        await engine.start()
+        apart = []
+        for prompt in ((5, 6, 7), tuple(range(5, 40))):
+            for completion in await engine.generate(Request(prompt, Sampling(max_tokens=24, ignore_end=True), n=8)):
+                ids = torch.tensor([[*prompt, *completion.tokens]], device="cuda")
+                with live.training(), torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+                    logits = live.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
+                modules = logits.gather(-1, ids[0, len(prompt) :, None]).squeeze(-1)
+                apart.append(float((torch.tensor(completion.logprobs).cuda() - modules).abs().mean()))
+        await engine.stop()
+        return apart
+
+    apart = asyncio.run(answers())
+    assert sum(apart) / len(apart) < (0.1 if in_fp8 else 0.03)
