@@ -59,7 +59,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--group", type=int, default=16)
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=512)
-    parser.add_argument("--micro", type=int, default=8, help="sequences a forward and backward pass, on both sides")
+    parser.add_argument(
+        "--micro", type=int, default=8, help="sequences a pass of stock TRL; our trainer decides itself"
+    )
     parser.add_argument("--steps", type=int, default=2, help="measured; more warm up")
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--ragged", action="store_true", help="our environment asks for answers of many lengths")
@@ -110,7 +112,6 @@ def _config(options: argparse.Namespace, api_server: int = 1, inference: int = 1
         training=Training(
             steps=steps,
             batch_size=rows,
-            micro_batch_size=options.micro,
             max_tokens=options.prompt_tokens + options.new_tokens,
             learning_rate=1e-6,
             lora=Lora(rank=options.rank, alpha=2.0 * options.rank),
