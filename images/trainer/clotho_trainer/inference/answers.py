@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 from clotho_trainer.inference.engine import Completion
@@ -27,8 +28,8 @@ def sglang(completion: Completion, prompt_tokens: int, with_logprobs: bool) -> d
         **stamp(completion),
     }
     if with_logprobs:
-        pairs = zip(completion.logprobs, completion.tokens, strict=True)
-        meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in pairs]
+        texts = repeat(None, len(completion.tokens))
+        meta["output_token_logprobs"] = list(zip(completion.logprobs, completion.tokens, texts, strict=True))
     return {"text": completion.text, "output_ids": completion.tokens, "meta_info": meta}
 
 

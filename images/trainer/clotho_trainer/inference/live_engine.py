@@ -4,8 +4,10 @@ Weights may change between two tokens of a sequence, never within one; every tok
 """
 
 import asyncio
+import gc
 import logging
 import threading
+import time
 from collections import deque
 
 from clotho_trainer.inference.engine import Completion, EngineBusyError, Request
@@ -13,6 +15,9 @@ from clotho_trainer.inference.sequences import Answer, Sample, Scribe
 from clotho_trainer.live import LiveWeights
 
 log = logging.getLogger(__name__)
+
+_QUIET = 0.003  # seconds without a request end a swarm of them,
+_GATHERING = 0.03  # and so do these since its first: what is read together needs one pass
 
 
 class LiveEngine:
@@ -29,13 +34,18 @@ class LiveEngine:
         self._work = threading.Condition()
         self._stopping = False
         self._failure: str | None = None
+        self._has_published = False
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
 
     async def start(self) -> None:
+        _pardon_what_lasts()
         self._thread.start()
 
     async def publish(self) -> None:
-        """Nothing to do: the weights are the ones that were trained."""
+        """The weights are the ones that were trained. What their first step has imported and compiled lasts, too."""
+        if not self._has_published:
+            self._has_published = True
+            _pardon_what_lasts()
 
     def problem(self) -> str | None:
         return self._failure
@@ -46,6 +56,7 @@ class LiveEngine:
             self._work.notify_all()
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join)
+            gc.unfreeze()
 
     async def generate(self, request: Request) -> list[Completion]:
         if self._failure or self._stopping:
@@ -80,7 +91,11 @@ class LiveEngine:
 
     def _wait_for_work(self) -> bool:
         with self._work:
-            self._work.wait_for(lambda: self._stopping or bool(self._waiting or self._active))
+            if not self._waiting and not self._active:
+                self._work.wait_for(lambda: self._stopping or bool(self._waiting))
+                begun = time.monotonic()
+                while self._work.wait(_QUIET) and not self._stopping and time.monotonic() - begun < _GATHERING:
+                    pass
             return not self._stopping
 
     def _goes_on(self) -> bool:
@@ -109,3 +124,10 @@ class LiveEngine:
         self._active = []
         for sample in lost:
             sample.answer.fail(error)
+
+
+def _pardon_what_lasts() -> None:
+    """A full collection walks through half a million objects of the libraries and stops every thread for 0.3 s: it
+    need not look at those again."""
+    gc.collect()
+    gc.freeze()

@@ -1,6 +1,6 @@
 """The three request dialects (SGLang, OpenAI completions, OpenAI chat) read into one kind of request."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -105,24 +105,22 @@ def split_stops(stop: Stop | None, ids: list[int] | None) -> tuple[tuple[str, ..
 
 
 def generate_prompt(body: GenerateRequest) -> Prompt:
-    if body.input_ids is not None:
-        return [*body.input_ids]
-    if body.text is None:
+    given = body.text if body.input_ids is None else body.input_ids
+    if given is None:
         raise BadRequestError("give text or input_ids")
-    return body.text if isinstance(body.text, str) else [*body.text]
+    return cast("Prompt", given)
 
 
 def prompts_of(prompt: Prompt) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
-    tokens = [entry for entry in prompt if isinstance(entry, int)]
-    if tokens and len(tokens) == len(prompt):
-        return [tokens]
-    several = [entry for entry in prompt if not isinstance(entry, int)]
-    if tokens or not several:
+    kinds = set(map(type, prompt))  # no loop in Python over what may be thousands of tokens
+    if kinds == {int}:
+        return [cast("list[int]", prompt)]
+    if int in kinds or not kinds:
         raise BadRequestError("the prompt is empty, or mixes token ids with texts")
-    return several
+    return cast("list[str | list[int]]", prompt)
 
 
 def is_several(prompt: Prompt) -> bool:
-    return not isinstance(prompt, str) and not all(isinstance(entry, int) for entry in prompt)
+    return not isinstance(prompt, str) and type(prompt[0]) is not int

@@ -189,6 +189,8 @@ async def _sample_all(
         service.count_tokens(sum(len(completion.tokens) for completion in completions))
         return prompt, completions
 
+    if len(prompts) == 1:
+        return [await sample(prompts[0])]
     return list(await asyncio.gather(*(sample(prompt) for prompt in prompts)))
 
 
