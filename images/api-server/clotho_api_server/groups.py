@@ -3,17 +3,18 @@
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from clotho_api_server.refusals import InvalidError, Location
-from clotho_api_server.rows import LongRows, count_integers, count_numbers, cut
+from clotho_api_server.rows import LongRows, apart, count_integers, count_numbers, cut
 from clotho_api_server.wire import Step, decode
 
 T = TypeVar("T")
+AT_A_GLANCE: Final = 32 * 1024  # bytes that the decoder reads without delaying anybody
 _INT32: Final = 2**31
 _NULL: Final = Raw(b"null")
 _NOT_A_NUMBER: Final = re.compile(rb"-?\b(?:NaN|Infinity)\b")
@@ -74,14 +75,13 @@ _ROWS: Final = Decoder(list[Raw])
 _TOKENS: Final = _RowKind(Decoder(list[_Token]), count_integers)
 _NUMBERS: Final = _RowKind(Decoder(list[float]), count_numbers)
 _PER_TOKEN: Final = {
-    "masks": _TOKENS,
     "advantages": _NUMBERS,
     "ref_logprobs": _NUMBERS,
     "inference_logprobs": _NUMBERS,
     "distill_token_ids": _RowKind(Decoder(list[list[_Token]])),
     "distill_logprobs": _RowKind(Decoder(list[list[float]])),
 }
-_ROW_FIELDS: Final = ("tokens", *_PER_TOKEN)
+_ROW_FIELDS: Final = ("tokens", "masks", *_PER_TOKEN)
 _OTHERS: Final[dict[str, Decoder[Any]]] = {
     "messages": Decoder(list[list[_Object]]),
     "generation_params": Decoder(_Object),
@@ -94,29 +94,33 @@ _PARAMS: Final = Decoder(_GenerationParams)
 _ENV_ID: Final = Decoder(Step)
 
 
-def parse_group(body: bytes, max_tokens: int) -> Group:
-    """`max_tokens` of 0 or less accepts sequences of any length."""
-    return _parse(_parse_group, body, max_tokens)
+class Parser(Generic[T]):
+    """Reads JSON text into T. A `max_tokens` of 0 or less accepts sequences of any length."""
 
+    def __init__(self, read: Callable[[bytes, LongRows, int], T]) -> None:
+        self._read = read
 
-def parse_groups(body: bytes, max_tokens: int) -> list[Group]:
-    return _parse(_parse_groups, body, max_tokens)
+    def glance(self, body: bytes, max_tokens: int, longest_rest: int = AT_A_GLANCE) -> T | None:
+        """In a time that hardly depends on what is in the body. None when it is wrong, or long beside its long rows."""
+        rest, rows = cut(body)
+        if len(rest) <= longest_rest:
+            with suppress(InvalidError):
+                parsed = self._read(rest, rows, max_tokens)
+                return None if rows else parsed
+        return None
 
-
-def _parse(parse: Callable[[bytes, LongRows, int], T], body: bytes, max_tokens: int) -> T:
-    """With the long rows apart; when that does not work out, the whole text tells what is wrong and where."""
-    rest, rows = cut(body)
-    with suppress(InvalidError):
-        parsed = parse(rest, rows, max_tokens)
-        if not rows:
+    def __call__(self, body: bytes, max_tokens: int) -> T:
+        """When it does not work out with the long rows apart, the whole text tells what is wrong and where."""
+        parsed = self.glance(body, max_tokens, longest_rest=len(body))
+        if parsed is not None:
             return parsed
-    try:
-        return parse(body, {}, max_tokens)
-    except InvalidError:
-        if not _NOT_A_NUMBER.search(body):
+        try:
+            return self._read(body, {}, max_tokens)
+        except InvalidError:
+            if not _NOT_A_NUMBER.search(body):
+                raise
+            self._read(_NOT_A_NUMBER.sub(_TOO_LARGE_A_NUMBER, body), {}, max_tokens)  # Python clients write NaN
             raise
-        parse(_NOT_A_NUMBER.sub(_TOO_LARGE_A_NUMBER, body), {}, max_tokens)  # Python clients write NaN
-        raise
 
 
 def _parse_groups(body: bytes, long_rows: LongRows, max_tokens: int) -> list[Group]:
@@ -135,6 +139,7 @@ def _parse_group(body: bytes, long_rows: LongRows, max_tokens: int) -> Group:
     data = _complete(decode(body, _FIELDS), long_rows)
     lengths = _token_lengths(data.tokens, max_tokens)
     _check_count("scores", _NUMBERS.length(data.scores, ("scores",)), lengths)
+    _check_masks(data.masks, data.tokens, lengths)
     for name, kind in _PER_TOKEN.items():
         if (rows := getattr(data, name)) is not None:
             _check_rows(name, rows, kind, lengths)
@@ -173,12 +178,23 @@ def _token_lengths(rows: list[Raw], max_tokens: int) -> list[int]:
     return lengths
 
 
+def _check_masks(masks: list[Raw], tokens: list[Raw], lengths: list[int]) -> None:
+    _check_count("masks", len(masks), lengths)
+    for index, (mask, row, expected) in enumerate(zip(masks, tokens, lengths, strict=True)):
+        head, followers = apart(mask, row, expected)
+        at = ("masks", index)
+        _check_length(at, _TOKENS.length(head, at) + followers, expected)
+
+
 def _check_rows(name: str, rows: list[Raw], kind: _RowKind, lengths: list[int]) -> None:
     _check_count(name, len(rows), lengths)
     for index, (row, expected) in enumerate(zip(rows, lengths, strict=True)):
-        length = kind.length(row, (name, index))
-        if length != expected:
-            raise InvalidError((name, index), f"{length} entries for {expected} tokens")
+        _check_length((name, index), kind.length(row, (name, index)), expected)
+
+
+def _check_length(at: Location, length: int, expected: int) -> None:
+    if length != expected:
+        raise InvalidError(at, f"{length} entries for {expected} tokens")
 
 
 def _check_count(name: str, count: int, lengths: list[int]) -> None:
@@ -209,3 +225,7 @@ def _spell_field(value: Raw | list[Raw] | None) -> list[bytes | Raw]:
         return [value]
     separated = [part for row in value for part in (b",", row)]
     return [b"[", *separated[1:], b"]"]
+
+
+parse_group: Final = Parser(_parse_group)
+parse_groups: Final = Parser(_parse_groups)

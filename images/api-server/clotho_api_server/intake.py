@@ -1,6 +1,7 @@
 """POST /scored_data and /scored_data_list: check, write to disk, only then say `received`."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -8,7 +9,7 @@ from aiohttp import web
 
 from clotho_api_server import bodies
 from clotho_api_server.answers import answer
-from clotho_api_server.groups import Group, parse_group, parse_groups
+from clotho_api_server.groups import AT_A_GLANCE, Group, Parser, parse_group, parse_groups
 from clotho_api_server.ledger import queue_is_full
 from clotho_api_server.outcomes import Enqueued, Receipt
 from clotho_api_server.refusals import FullError, RefusalError
@@ -17,16 +18,16 @@ from clotho_api_server.shares import Snapshot, nobody_is_welcome
 from clotho_api_server.wire import LONGEST_KEY
 from clotho_contract.names import IDEMPOTENCY_HEADER, PROTOCOL_HEADER
 
-ON_THE_LOOP: Final = 32 * 1024  # smaller bodies are checked faster than a thread is woken
-Parse = Callable[[bytes, int], Sequence[Group]]
+ON_THE_LOOP: Final = 4 * 1024**2  # bytes; a glance at them costs less than sharing the interpreter with a thread
 
 
 class Intake:
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._glancing = asyncio.Lock()
 
     async def scored_data(self, request: web.Request) -> web.Response:
-        receipt = await self._take(request, lambda body, longest: [parse_group(body, longest)])
+        receipt = await self._take(request, parse_group)
         if receipt.buffered:
             return answer({"status": "buffered", "buffer_size": receipt.buffer_size})
         return answer({"status": "dropped" if receipt.stale else "received"})
@@ -40,7 +41,7 @@ class Intake:
             content["dropped"] = receipt.stale
         return answer(content)
 
-    async def _take(self, request: web.Request, parse: Parse) -> Receipt:
+    async def _take(self, request: web.Request, parse: Parser[Group] | Parser[list[Group]]) -> Receipt:
         heeds_429 = PROTOCOL_HEADER in request.headers
         groups: Sequence[Group] = ()
         try:
@@ -88,12 +89,18 @@ class Intake:
         async with budget.reserve(len(compressed) + bodies.expanded_length(compressed)):
             yield await self._service.check(lambda: bodies.expand(compressed, limit))
 
-    async def _check(self, body: bytes, parse: Parse) -> Sequence[Group]:
+    async def _check(self, body: bytes, parse: Parser[Group] | Parser[list[Group]]) -> Sequence[Group]:
         registration = self._service.state.registration
         longest = registration.max_token_len if registration else 0
+        if len(body) <= AT_A_GLANCE:
+            return _listed(parse(body, longest))
         if len(body) <= ON_THE_LOOP:
-            return parse(body, longest)
-        return await self._service.check(lambda: parse(body, longest))
+            async with self._glancing:
+                groups = parse.glance(body, longest)
+                await asyncio.sleep(0)  # others are served between any two bodies
+            if groups is not None:
+                return _listed(groups)
+        return _listed(await self._service.check(lambda: parse(body, longest)))
 
     def _count_rejected(self, groups: Sequence[Group], reason: str) -> None:
         for env_id in [group.env_id for group in groups] or [None]:
@@ -106,6 +113,10 @@ class Intake:
             else:
                 self._service.metrics.received(group.env_id)
                 self._service.latest = group.body
+
+
+def _listed(groups: Group | list[Group]) -> list[Group]:
+    return [groups] if isinstance(groups, Group) else groups
 
 
 def _key_of(request: web.Request) -> str | None:

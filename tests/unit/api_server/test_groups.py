@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clotho_api_server.groups import parse_group, parse_groups
+from clotho_api_server.groups import AT_A_GLANCE, parse_group, parse_groups
 from clotho_api_server.refusals import InvalidError
 
 GOOD: dict[str, Any] = {"tokens": [[1, 2, 3], [4, 5]], "masks": [[-100, 2, 3], [4, 5]], "scores": [1.0, 0]}
@@ -111,3 +111,23 @@ def test_an_error_in_a_list_names_the_group() -> None:
 def test_what_a_trainer_could_not_read_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidError):
         parse_group(raw, 0)
+
+
+LONG_ROWS = {"tokens": [[7] * 30_000] * 2, "masks": [[-100] * 10_000 + [7] * 20_000] * 2}
+
+
+def test_a_glance_is_enough_for_long_rows_that_are_right() -> None:
+    assert parse_group.glance(body(**LONG_ROWS), 0) == parse_group(body(**LONG_ROWS), 0)
+    assert parse_groups.glance(b"[" + body(**LONG_ROWS) + b"]", 0) == [parse_group(body(**LONG_ROWS), 0)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"masks": [[-100] * 10_000 + [7] * 19_999] * 2},
+        {"scores": [1, "x"]},
+        {"messages": [[{"role": "user", "content": "x" * AT_A_GLANCE}]] * 2},
+    ],
+)
+def test_a_glance_leaves_what_is_wrong_and_what_takes_longer(changes: dict[str, Any]) -> None:
+    assert parse_group.glance(body(**{**LONG_ROWS, **changes}), 0) is None

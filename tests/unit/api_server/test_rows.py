@@ -11,11 +11,12 @@ from msgspec.json import Decoder
 
 from clotho_api_server.groups import parse_group
 from clotho_api_server.refusals import InvalidError
-from clotho_api_server.rows import SHORT, count_integers, count_numbers, cut
+from clotho_api_server.rows import SHORT, WORTH_A_LOOK, apart, count_integers, count_numbers, cut
 
 INTEGERS = Decoder(list[Annotated[int, Meta(ge=-(2**31), lt=2**31)]])
 NUMBERS = Decoder(list[float])
 LONG = SHORT // 2
+WORTH = WORTH_A_LOOK // 2
 SEPARATORS = st.sampled_from([",", ", ", " , ", ",\n", ",,", " ", "", ",-", ", -"])
 INTEGER_TEXTS = st.one_of(
     st.integers(-(2**31), 2**31 - 1).map(str),
@@ -40,7 +41,7 @@ NUMBER_TEXTS = st.one_of(
 def long_rows(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> bytes:
     """Mostly right: a plain row with a few odd texts and separators anywhere, the ends included."""
     separator = draw(st.sampled_from([",", ", "]))
-    numbers = ["1", "-100", "7"] * LONG
+    numbers = ["1", "-100", "7"] * (WORTH // 3)
     for _ in range(draw(st.integers(0, 3))):
         place = draw(st.sampled_from([0, 1, LONG, len(numbers) - 2, len(numbers) - 1]))
         numbers[place] = draw(texts)
@@ -60,8 +61,8 @@ def decoded_length(row: bytes, decoder: Decoder[list[Any]]) -> int | None:
 
 @settings(max_examples=600, deadline=None)
 @given(long_rows(INTEGER_TEXTS))
-@example(b"[05" + b", 1" * LONG + b"]")
-@example(b'"' + b"1," * LONG + b'1"')
+@example(b"[05" + b", 1" * WORTH + b"]")
+@example(b'"' + b"1," * WORTH + b'1"')
 def test_integers(row: bytes) -> None:
     count = count_integers(Raw(row))
     assert count is None or count == decoded_length(row, INTEGERS)
@@ -69,8 +70,8 @@ def test_integers(row: bytes) -> None:
 
 @settings(max_examples=600, deadline=None)
 @given(long_rows(NUMBER_TEXTS))
-@example(b"[" + b" " * SHORT + b"]")
-@example(b"[1e-" + b", 1" * LONG + b"]")
+@example(b"[" + b" " * WORTH_A_LOOK + b"]")
+@example(b"[1e-" + b", 1" * WORTH + b"]")
 def test_numbers(row: bytes) -> None:
     count = count_numbers(Raw(row))
     assert count is None or count == decoded_length(row, NUMBERS)
@@ -82,6 +83,32 @@ def test_what_environments_send_is_known_at_a_glance(separators: tuple[str, str]
     logprobs = [1.0, *(-1 / n for n in range(1, 9000)), -3.2e-07]
     assert count_integers(Raw(json.dumps(tokens, separators=separators).encode())) == len(tokens)
     assert count_numbers(Raw(json.dumps(logprobs, separators=separators).encode())) == len(logprobs)
+
+
+@st.composite
+def sequences_and_masks(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """Mostly a mask of the sequence; some entries of it are odd, and some differ without being masked."""
+    tokens = [str(number) for number in draw(st.lists(st.integers(-5, 2**31 - 1), min_size=1, max_size=12))]
+    masks = ["-100" if draw(st.booleans()) else token for token in tokens] + draw(st.lists(INTEGER_TEXTS, max_size=1))
+    if draw(st.booleans()):
+        masks[draw(st.integers(0, len(masks) - 1))] = draw(INTEGER_TEXTS)
+    separator = draw(st.sampled_from([",", ", ", " , "]))
+    return f"[{separator.join(tokens)}]".encode(), f"[{draw(SEPARATORS)}{separator.join(masks)}]".encode()
+
+
+@settings(max_examples=600, deadline=None)
+@given(sequences_and_masks())
+def test_a_mask_is_as_long_as_its_beginning_and_what_it_shares(pair: tuple[bytes, bytes]) -> None:
+    tokens, mask = pair
+    head, followers = apart(Raw(mask), Raw(tokens), len(INTEGERS.decode(tokens)))
+    length = decoded_length(bytes(head), INTEGERS)
+    assert (None if length is None else length + followers) == decoded_length(mask, INTEGERS)
+
+
+def test_of_a_mask_only_the_beginning_is_judged_again() -> None:
+    tokens, masks = [5, 6, 7, 8], [-100, -100, 7, 8]
+    assert apart(Raw(json.dumps(masks).encode()), Raw(json.dumps(tokens).encode()), 4) == (Raw(b"[-100, -100]"), 2)
+    assert apart(Raw(json.dumps(tokens).encode()), Raw(json.dumps(tokens).encode()), 4) == (Raw(b"[5]"), 3)
 
 
 def test_long_rows_are_cut_out_and_nothing_else() -> None:
