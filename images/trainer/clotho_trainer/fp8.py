@@ -47,6 +47,15 @@ class _Multiply(torch.autograd.Function):
         return product(*rounded(gradients[0]), *ctx.saved_tensors).to(gradients[0].dtype), None, None, None
 
 
+def _multiply(x: torch.Tensor, weight: torch.Tensor, turned: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = _Multiply.apply(x, weight, turned, scale)
+    return result
+
+
+# The compiler of torch 2.11 gets gradients of such functions wrong, in silence, when it reads them itself.
+torch.compiler.allow_in_graph(_multiply)  # type: ignore[no-untyped-call]
+
+
 class Fp8Linear(torch.nn.Module):
     """Holds the weight twice, the way each pass wants it: together as large as it was in bfloat16."""
 
@@ -65,7 +74,7 @@ class Fp8Linear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.reshape(-1, self.in_features)
-        y: torch.Tensor = _Multiply.apply(flat, self.weight, self.turned, self.scale)
+        y = _multiply(flat, self.weight, self.turned, self.scale)
         if self.bias is not None:
             y = y + self.bias
         return y.view(*x.shape[:-1], self.out_features)

@@ -43,6 +43,24 @@ def test_a_rounded_layer_is_near_the_exact_one_and_so_is_its_gradient() -> None:
         assert 1e-3 < relative(gradient, expected) < 0.05
 
 
+def test_compiled_layers_have_the_same_gradients() -> None:
+    live = fast_policies.policy("qwen3")
+    fp8.convert(live.model)
+    live.model.train()
+    trained = [parameter for parameter in live.model.parameters() if parameter.requires_grad]
+
+    def gradients() -> torch.Tensor:
+        logits = live.model(input_ids=torch.tensor([PROMPTS[2]])).logits
+        found = torch.autograd.grad(logits.log_softmax(-1)[0, :, 7].sum(), trained)
+        return torch.cat([gradient.flatten() for gradient in found])
+
+    expected = gradients()
+    for layer in live.model.get_base_model().model.layers:
+        layer.compile(backend="aot_eager")
+    assert relative(gradients(), expected) < 0.1
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 async def test_the_engine_computes_what_the_modules_compute(architecture: str) -> None:
     """But for the adapters' inputs, which are rounded in the engine alone: with an adapter, the difference is that of
