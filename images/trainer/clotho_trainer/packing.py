@@ -87,9 +87,8 @@ def packed(ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int) -> Pac
 def hidden_states(core: Any, batch: Packed) -> torch.Tensor:
     """Through the model's own layers; of each token, as the head wants it."""
     positions = batch.positions[None]
-    hidden = core.embed_tokens(batch.tokens[None]).requires_grad_(
-        torch.is_grad_enabled()
-    )  # as behind every other layer
+    hidden = core.embed_tokens(batch.tokens[None])
+    hidden.requires_grad_(torch.is_grad_enabled())  # as before every other layer: one compiled program serves them all
     rotation = core.rotary_emb(hidden, positions)
     _expect_any_length(hidden, positions, *rotation, dimension=1)
     _expect_any_length(batch.sight.keys, batch.sight.query_ends, batch.sight.key_ends, dimension=0)
