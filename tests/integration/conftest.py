@@ -1,6 +1,7 @@
 """A real API server for the whole session; for each test a namespace, an operator, a pretended kubelet if it asks."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from rig.meddling_proxy import MeddlingProxy
 from rig.operator_process import FAST, OperatorProcess, has_traceback
 
 ROOT = Path(__file__).parents[2]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and some tests send it
+
 StartOperator = Callable[..., Awaitable[OperatorProcess]]
 
 
