@@ -14,6 +14,10 @@ from clotho_trainer.failures import TrainerError
 from integration.trainer import tool_model
 
 LETTERS = [{"prompt": f"{letter}>", "expected": letter} for letter in "abcdefgh"]
+GENTLY: dict[str, Any] = {"learningRate": 0.005, "loss": {"entropyCoefficient": 0.0}}  # it can do something already
+    "learningRate": 0.005,
+    "loss": {"entropyCoefficient": 0.0},
+}  # for a model that can do something
 SUMS = [{"prompt": prompt, "expected": number} for number, prompt in enumerate(tool_model.PROMPTS)]
 
 
@@ -96,7 +100,7 @@ def test_mistakes_in_python_are_said_in_one_sentence(model: Path) -> None:
 
 
 def test_the_policy_learns_to_use_its_tool(speaker: Path, tmp_path: Path) -> None:
-    settings = run(speaker, steps=25, batch=32, tokens=24)
+    settings = run(speaker, steps=40, batch=32, tokens=24, **GENTLY)
     result = train(settings, dataset=SUMS, rewards=[tool_model.right], tools=tool_model.Desk, output=tmp_path)
     before, after = rise(result)
     assert after > max(0.7, before + 0.2), "guessing is right once in nine times"
@@ -104,8 +108,7 @@ def test_the_policy_learns_to_use_its_tool(speaker: Path, tmp_path: Path) -> Non
 
 
 def test_the_world_model_learns_what_the_tool_answers(speaker: Path, tmp_path: Path) -> None:
-    gently = {"learningRate": 0.005, "loss": {"entropyCoefficient": 0.0}, "worldModel": {"coefficient": 0.01}}
-    settings = run(speaker, steps=25, batch=32, tokens=24, **gently)
+    settings = run(speaker, steps=25, batch=32, tokens=24, **GENTLY, worldModel={"coefficient": 0.01})
     result = train(settings, dataset=SUMS, rewards=[tool_model.right], tools=tool_model.Desk, output=tmp_path)
     before, after = rise(result, "world_model_loss")
     assert after < before * 0.8
