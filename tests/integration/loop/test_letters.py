@@ -8,6 +8,7 @@ import pytest
 
 from integration.loop.processes import Name, Ports, letters_config, running, tiny_model, until
 
+LEARNED = 0.8  # reward; one letter of the eight may stay unknown for good
 pytestmark = pytest.mark.timeout(900)  # three interpreters import torch and friends: slow on a busy machine
 
 
@@ -31,7 +32,7 @@ def test_the_policy_learns_to_write_letters(model: Path, tmp_path: Path) -> None
         assert (last_words["reason"], last_words["step"]) == ("Finished", 60)
     print({"seconds": seconds, "first_five": mean(rewards[:5]), "last_five": mean(rewards[-5:])})
     assert mean(rewards[:5]) < 0.2
-    assert mean(rewards[-5:]) > 0.9
+    assert mean(rewards[-5:]) > LEARNED
 
 
 def test_it_still_gets_there_when_each_process_is_killed_in_turn(model: Path, tmp_path: Path) -> None:
@@ -57,4 +58,4 @@ def test_it_still_gets_there_when_each_process_is_killed_in_turn(model: Path, tm
     assert rewards[resumed : resumed + 1] == pytest.approx([rewards[steps.index(steps[resumed])]]), (
         "the batches trained after the checkpoint come again, in their old order"
     )
-    assert mean(rewards[-5:]) > 0.9
+    assert mean(rewards[-5:]) > LEARNED

@@ -15,9 +15,6 @@ from integration.trainer import tool_model
 
 LETTERS = [{"prompt": f"{letter}>", "expected": letter} for letter in "abcdefgh"]
 GENTLY: dict[str, Any] = {"learningRate": 0.005, "loss": {"entropyCoefficient": 0.0}}  # it can do something already
-    "learningRate": 0.005,
-    "loss": {"entropyCoefficient": 0.0},
-}  # for a model that can do something
 SUMS = [{"prompt": prompt, "expected": number} for number, prompt in enumerate(tool_model.PROMPTS)]
 
 
