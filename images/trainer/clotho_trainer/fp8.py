@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from clotho_trainer.base_model import base_model
 from clotho_trainer.failures import TrainerError
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Fp8Linear(torch.nn.Module):
 
 def convert(model: Any) -> None:
     """Replace the linear layers of every decoder layer, below their adapters, and say what that does to the policy."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = base_model(model)
     if inner.device.type == "cuda" and inner.dtype != torch.bfloat16:
         raise TrainerError("InvalidConfig", f"model.quantization fp8 needs model.dtype bfloat16, not {inner.dtype}")
     before = _probe(inner)

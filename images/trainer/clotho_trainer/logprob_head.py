@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from clotho_trainer import packing
+from clotho_trainer.base_model import base_model
 
 _CHUNK = 2048  # tokens whose logits exist at the same time
 
@@ -62,7 +63,7 @@ def completion_logprobs(
     model: Any, ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Of the last `completion_tokens` columns; 0 where the mask is."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = base_model(model)
     batch = packing.packed(ids, mask, completion_tokens)
     hidden = packing.hidden_states(inner.model, batch)[batch.before]
     where = (batch.rows, batch.places)

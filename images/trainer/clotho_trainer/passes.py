@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from clotho_trainer.base_model import base_model
+
 log = logging.getLogger(__name__)
 
 TOKENS = 16_384  # a pass, where the config leaves the micro-batch to us
@@ -36,7 +38,7 @@ def plan(*, fixed_tokens: int | None, kept_bytes_per_token: float, free: int) ->
 
 def kept_bytes_per_token(model: Any, autocast: Callable[[], Any]) -> float:
     """Measured with a small forward pass; compiled layers keep somewhat less."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = base_model(model)
     ids = torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device=model.device)
     before = torch.cuda.memory_allocated()
     with autocast():
@@ -63,7 +65,7 @@ def compile_layers(model: Any) -> None:
     for every length."""
     dynamo: Any = torch._dynamo.config
     dynamo.recompile_limit = 64  # passes with and without adapters, with and without gradients
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = base_model(model)
     for layer in inner.model.layers:
         layer.compile()
     log.info("the first steps compile the layers and take up to a minute longer, but not after a restart")

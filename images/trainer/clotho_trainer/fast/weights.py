@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from clotho_trainer.base_model import base_model
 from clotho_trainer.fast.linear import FusedLinear, fused
 from clotho_trainer.fp8 import Fp8Linear
 from clotho_trainer.lean_adapters import plain_adapter
@@ -28,7 +29,7 @@ class Layer:
 
 class PolicyWeights:
     def __init__(self, model: Any, context: int) -> None:
-        inner = _inner(model)
+        inner = base_model(model)
         config, core = inner.config, inner.model
         self.query_heads = int(config.num_attention_heads)
         self.kv_heads = int(config.num_key_value_heads)
@@ -69,7 +70,7 @@ class PolicyWeights:
 
 def why_not(model: Any) -> str | None:
     """What the fast engine cannot do about this model, or None."""
-    inner = _inner(model)
+    inner = base_model(model)
     config = inner.config
     if config.model_type not in ARCHITECTURES:
         return f"the architecture {config.model_type} is not among {', '.join(sorted(ARCHITECTURES))}"
@@ -97,10 +98,6 @@ def _odd_module(inner: Any) -> str | None:
             if name.endswith("_proj") and not is_linear:
                 return f"{name} is neither a linear layer nor one with a plain LoRA adapter"
     return None
-
-
-def _inner(model: Any) -> Any:
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _layer(layer: Any, dtype: torch.dtype) -> Layer:
