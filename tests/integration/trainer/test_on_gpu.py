@@ -60,8 +60,11 @@ def test_fused_attention_equals_the_plain_one() -> None:
         assert relative(mine, other) < 1e-2
 
 
-@pytest.mark.parametrize("in_fp8", [False, True], ids=["bfloat16", "fp8"])
-def test_compiled_layers_give_the_same_and_are_compiled_once(in_fp8: bool) -> None:
+# In 8 bits one last bit of bfloat16 can move a value by a sixteenth: compiling rearranges such bits.
+@pytest.mark.parametrize(
+    ("in_fp8", "apart", "alike"), [(False, 0.02, 0.999), (True, 0.07, 0.985)], ids=["bfloat16", "fp8"]
+)
+def test_compiled_layers_give_the_same_and_are_compiled_once(in_fp8: bool, apart: float, alike: float) -> None:
     live = on_gpu("qwen3")
     if in_fp8:
         fp8.convert(live.model)
@@ -87,8 +90,9 @@ def test_compiled_layers_give_the_same_and_are_compiled_once(in_fp8: bool) -> No
         torch._dynamo.config.error_on_recompile = False
         torch._dynamo.reset()
     for (logprobs, gradient), (expected_logprobs, expected_gradient) in zip(found, expected, strict=True):
-        assert (logprobs - expected_logprobs).abs().mean() < 0.02
-        assert torch.nn.functional.cosine_similarity(gradient, expected_gradient, 0) > 0.97
+        chosen = expected_logprobs != 0
+        assert (logprobs - expected_logprobs)[chosen].abs().mean() < apart
+        assert torch.nn.functional.cosine_similarity(gradient, expected_gradient, 0) > alike
 
 
 def test_rounding_kernels_equal_the_plain_ones() -> None:
