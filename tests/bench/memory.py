@@ -1,7 +1,8 @@
 """GPU memory of one inline run with LoRA over a bfloat16 base, and with QLoRA over the same base in 4 bits (nf4).
 
-Both train a few steps on a dataset with a reward function, each in a process of its own. The last line is JSON;
-`ratio` is the peak of LoRA over the peak of QLoRA. Without a GPU only LoRA runs, as a dry run.
+All train a few steps on a dataset with a reward function, each in a process of its own; QLoRA once more with the
+transformers engine. The last line is JSON; `ratio` is the peak of LoRA over the peak of QLoRA, `ratio_sampling` the
+seconds of the transformers engine over ours. Without a GPU only LoRA runs, as a dry run.
 
     python tests/bench/memory.py --shape tiny                     a dry run on any machine
     python tests/bench/memory.py --packages DIR                   on a GPU; DIR holds packages the machine lacks
@@ -22,7 +23,7 @@ sys.path[:0] = [str(path) for path in (ROOT / "images/contract", ROOT / "images/
 
 import trainer_work  # noqa: E402
 
-SIDES = {"lora": "none", "qlora": "nf4"}
+SIDES = {"lora": ("none", "auto"), "qlora": ("nf4", "auto"), "qlora_transformers": ("nf4", "transformers")}
 
 
 def main() -> None:
@@ -37,10 +38,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         has_gpu = _in_own_process("model", folder)["has_gpu"]
         sides = {side: _in_own_process(side, folder) for side in SIDES if has_gpu or side == "lora"}
-    ratio = round(sides["lora"]["peak_gib"] / sides["qlora"]["peak_gib"], 3) if has_gpu else None
     names = ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro", "rank")
     work = {name: getattr(options, name) for name in names}
-    print(json.dumps({"bench": "memory", "work": work, **sides, "ratio": ratio}))
+    print(json.dumps({"bench": "memory", "work": work, **sides, **(_ratios(sides) if has_gpu else {"ratio": None})}))
+
+
+def _ratios(sides: dict[str, dict[str, Any]]) -> dict[str, float]:
+    def ratio(name: str, over: str, under: str) -> float:
+        return round(sides[over][name] / sides[under][name], 3)
+
+    return {
+        "ratio": ratio("peak_gib", "lora", "qlora"),
+        "ratio_sampling": ratio("seconds_sampling", "qlora_transformers", "qlora"),
+    }
 
 
 def _options() -> argparse.Namespace:
@@ -84,8 +94,9 @@ def _write_model(options: argparse.Namespace) -> dict[str, Any]:
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
     from clotho_trainer import train
 
+    quantization, engine = SIDES[options.side]
     run = {
-        "model": {"name": str(options.folder / "model"), "quantization": SIDES[options.side], "dtype": "auto"},
+        "model": {"name": str(options.folder / "model"), "quantization": quantization, "dtype": "auto"},
         "inline": {"groupSize": options.group, "maxCompletionTokens": options.new_tokens},
         "training": {
             "steps": options.steps,
@@ -95,7 +106,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
             "gradientCheckpointing": True,
             "lora": {"rank": options.rank, "alpha": 2 * options.rank},
         },
-        "inference": {"engine": "transformers", "maxBatchSize": options.prompts * options.group},
+        "inference": {"engine": engine, "maxBatchSize": options.prompts * options.group},
     }
     records = [{"prompt": text} for text in trainer_work.prompt_texts(options)]
     output = options.folder / options.side

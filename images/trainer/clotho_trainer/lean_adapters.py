@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from clotho_trainer import four_bits
 from clotho_trainer.fp8 import Fp8Linear
 
 Undo = Callable[[], None]
@@ -31,7 +32,10 @@ def plain_adapter(module: Any) -> str | None:
         from peft.tuners.lora import Linear
     except ImportError:
         return None
-    if type(module) is not Linear or type(module.base_layer) not in (torch.nn.Linear, Fp8Linear) or module.merged:
+    kind, base = type(module), getattr(module, "base_layer", None)
+    is_over_plain = kind is Linear and type(base) in (torch.nn.Linear, Fp8Linear)
+    is_over_packed = kind.__name__ == "Linear4bit" and four_bits.is_packed(base)  # PEFT has it beside bitsandbytes only
+    if not (is_over_plain or is_over_packed) or module.merged:
         return None
     active = module.active_adapters
     if len(active) != 1 or active[0] not in module.lora_A or module.lora_variant or module.lora_bias[active[0]]:

@@ -64,7 +64,8 @@ class LocalBackend:
         self._engine = choose_engine(config, self._live, self._end_tokens, work)
         if self._live.device.type == "cuda":
             self._plan_passes()
-            if not self._live.modules_decode and not training.lora.dropout:
+            is_compilable = config.model.quantization != "nf4" and not training.lora.dropout
+            if not self._live.modules_decode and is_compilable:
                 passes.compile_layers(self._live.model)
                 self._compiles = True
 

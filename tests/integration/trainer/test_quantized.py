@@ -1,17 +1,21 @@
 """QLoRA: a base in 4 bits, adapters in single precision. The kernels are the CPU's; the wiring is that of a GPU."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 
 from clotho_trainer import policy
 from clotho_trainer.batch import prepare
 from clotho_trainer.checkpoints import Checkpoints
 from clotho_trainer.failures import TrainerError
+from clotho_trainer.fast.engine import FastEngine
 from clotho_trainer.inference.engine import Request, Sampling
 from clotho_trainer.local_backend import LocalBackend
+from integration.trainer.fast_policies import reference_logprobs
 from integration.trainer.tiny import backend, config, groups, with_model
 
 
@@ -20,8 +24,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "require_quantization", lambda _: None)
 
 
-def quantized(model: Path, work: Path, **training: Any) -> LocalBackend:
-    return backend(with_model(config(model, **training), quantization="nf4"), work)
+def quantized(model: Path, work: Path, engine: str = "auto", **training: Any) -> LocalBackend:
+    settings = with_model(config(model, **training), quantization="nf4")
+    return backend(structs.replace(settings, inference=structs.replace(settings.inference, engine=engine)), work)
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -50,6 +55,24 @@ async def test_adapters_train_over_a_base_of_four_bits(model: Path, tmp_path: Pa
     resumed.restore(Path(saved.path), 2)
     batch = prepare(groups(7), trained.rules, 2)
     assert resumed.step(batch, 1e-2)["loss"] == pytest.approx(trained.step(batch, 1e-2)["loss"], rel=1e-2)
+
+
+@pytest.mark.usefixtures("on_cpu")
+async def test_the_fast_engine_computes_what_the_modules_compute(model: Path, tmp_path: Path) -> None:
+    trained = quantized(model, tmp_path, engine="fast")
+    live, engine = trained.live, trained.engine
+    assert isinstance(engine, FastEngine)
+    held = sum(p.numel() * p.element_size() for p in live.model.parameters())
+    await engine.start()
+    for _ in range(2):
+        for prompt in ((5, 6, 7), tuple(range(5, 30))):
+            for completion in await engine.generate(Request(prompt, Sampling(max_tokens=12, ignore_end=True), n=3)):
+                expected = await asyncio.to_thread(reference_logprobs, live, prompt, completion, 1.0)
+                assert completion.logprobs == pytest.approx(expected, abs=1e-5)
+        step = await asyncio.to_thread(trained.step, prepare(groups(1), trained.rules, trained.version), 1e-2)
+        assert step["gradient_norm"] > 0
+    await engine.stop()
+    assert sum(p.numel() * p.element_size() for p in live.model.parameters()) == held, "the base stays packed"
 
 
 def test_without_a_gpu_it_is_refused_with_a_sentence(model: Path, tmp_path: Path) -> None:

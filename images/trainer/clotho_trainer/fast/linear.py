@@ -1,12 +1,13 @@
 """Linear layers with a common input as one product over the live weights, the base's and the adapters' at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
+from clotho_trainer import four_bits
 from clotho_trainer.fp8 import FP8, LARGEST, LEAST, Fp8Linear
 from clotho_trainer.lean_adapters import plain_adapter
 
@@ -42,22 +43,17 @@ class FusedLinear:
     copies_of_adapters = 1
 
     def __init__(self, modules: Sequence[Any], dtype: torch.dtype) -> None:
-        bases = [getattr(module, "base_layer", module) for module in modules]
-        first = bases[0].weight
-        self.width = sum(base.out_features for base in bases)
+        self._bases = [getattr(module, "base_layer", module) for module in modules]
+        self.width = sum(base.out_features for base in self._bases)
         self._adapters = _adapters(modules)
         self._rank = -(-sum(len(adapter.down) for adapter in self._adapters) // _ALIGNMENT) * _ALIGNMENT
-        ranks = self._rank * self.copies_of_adapters
-        self._store = first.new_zeros(self.width + ranks, first.shape[1])
-        self._up = first.new_zeros(self.width, ranks, dtype=dtype)
-        self._bias = first.new_zeros(self.width + ranks, dtype=dtype) if bases[0].bias is not None else None
-        row = 0
-        for base in bases:
-            outputs = slice(row, row + base.out_features)
-            _become_view(base.weight, self._store[outputs])
-            if self._bias is not None:
+        first, ranks = self._bases[0], self._rank * self.copies_of_adapters
+        self._store = self._make_store(ranks, dtype)
+        self._up = first.weight.new_zeros(self.width, ranks, dtype=dtype)
+        self._bias = first.weight.new_zeros(self.width + ranks, dtype=dtype) if first.bias is not None else None
+        if self._bias is not None:
+            for base, outputs in self._outputs():
                 _become_view(base.bias, self._bias[outputs])
-            row = outputs.stop
 
     def refresh(self) -> None:
         """Take over what training did to the adapters; the base weights are shared anyway."""
@@ -69,14 +65,27 @@ class FusedLinear:
         """The first `width` columns are the result."""
         return Rows(self._with_adapters(functional.linear(x.values, self._store, self._bias)))
 
+    def _make_store(self, ranks: int, _dtype: torch.dtype) -> torch.Tensor:
+        weight = self._bases[0].weight
+        store: torch.Tensor = weight.new_zeros(self.width + ranks, weight.shape[1])
+        for base, outputs in self._outputs():
+            _become_view(base.weight, store[outputs])
+        return store
+
+    def _outputs(self) -> Iterator[tuple[Any, slice]]:
+        row = 0
+        for base in self._bases:
+            yield base, slice(row, row + base.out_features)
+            row += base.out_features
+
     def _with_adapters(self, y: torch.Tensor) -> torch.Tensor:
         if self._rank:
             y[:, : self.width].addmm_(y[:, self.width :], self._up.t())
         return y
 
     def _below(self, ranks: slice) -> torch.Tensor:
-        rows: torch.Tensor = self._store[self.width + ranks.start : self.width + ranks.stop]
-        return rows
+        start = len(self._store) - self._rank * self.copies_of_adapters
+        return self._store[start + ranks.start : start + ranks.stop]
 
 
 class FusedFp8Linear(FusedLinear):
@@ -120,9 +129,27 @@ class FusedFp8Linear(FusedLinear):
         )
 
 
+class FusedPackedLinear(FusedLinear):
+    """The same over a base in 4 bits, unpacked anew each time: the store holds A only."""
+
+    def __call__(self, x: Rows) -> Rows:
+        unpacked = self._store.new_empty(self.width + len(self._store), self._store.shape[1])
+        for base, outputs in self._outputs():
+            four_bits.unpack(base, unpacked[outputs])
+        unpacked[self.width :] = self._store
+        return Rows(self._with_adapters(functional.linear(x.values, unpacked, self._bias)))
+
+    def _make_store(self, ranks: int, dtype: torch.dtype) -> torch.Tensor:
+        first = self._bases[0]
+        store: torch.Tensor = first.weight.new_zeros(ranks, first.in_features, dtype=dtype)
+        return store
+
+
 def fused(modules: Sequence[Any], dtype: torch.dtype) -> FusedLinear:
-    in_fp8 = isinstance(getattr(modules[0], "base_layer", modules[0]), Fp8Linear)
-    return (FusedFp8Linear if in_fp8 else FusedLinear)(modules, dtype)
+    base = getattr(modules[0], "base_layer", modules[0])
+    if four_bits.is_packed(base):
+        return FusedPackedLinear(modules, dtype)
+    return (FusedFp8Linear if isinstance(base, Fp8Linear) else FusedLinear)(modules, dtype)
 
 
 def _adapters(modules: Sequence[Any]) -> list[_Adapter]:

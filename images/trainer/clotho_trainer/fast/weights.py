@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from clotho_trainer import four_bits
 from clotho_trainer.base_model import base_model
 from clotho_trainer.fast.linear import FusedLinear, fused
 from clotho_trainer.fp8 import Fp8Linear
@@ -74,8 +75,6 @@ def why_not(model: Any) -> str | None:
     config = inner.config
     if config.model_type not in ARCHITECTURES:
         return f"the architecture {config.model_type} is not among {', '.join(sorted(ARCHITECTURES))}"
-    if getattr(config, "quantization_config", None) is not None:
-        return "the base is quantised"
     context = config.max_position_embeddings
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()) or (
         config.model_type == "mistral" and (config.sliding_window or context) < context
@@ -94,8 +93,8 @@ def _odd_module(inner: Any) -> str | None:
         return "the embedding or the head is adapted"
     for layer in inner.model.layers:
         for name, module in [*layer.self_attn.named_children(), *layer.mlp.named_children()]:
-            is_linear = type(module) in (torch.nn.Linear, Fp8Linear) or plain_adapter(module) is not None
-            if name.endswith("_proj") and not is_linear:
+            is_linear = type(module) in (torch.nn.Linear, Fp8Linear) or four_bits.is_packed(module)
+            if name.endswith("_proj") and not is_linear and plain_adapter(module) is None:
                 return f"{name} is neither a linear layer nor one with a plain LoRA adapter"
     return None
 
