@@ -14,6 +14,7 @@ from clotho_trainer.checkpoints import Checkpoints
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.fast.engine import FastEngine
 from clotho_trainer.inference.engine import Request, Sampling
+from clotho_trainer.inference.transformers_engine import TransformersEngine
 from clotho_trainer.local_backend import LocalBackend
 from integration.trainer.fast_policies import reference_logprobs
 from integration.trainer.tiny import backend, config, groups, with_model
@@ -22,6 +23,8 @@ from integration.trainer.tiny import backend, config, groups, with_model
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "require_quantization", lambda _: None)
+    # On newer CPUs bitsandbytes repacks the weights for inference, and then trains through a product without gradients.
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
 
 
 def quantized(model: Path, work: Path, engine: str = "auto", **training: Any) -> LocalBackend:
@@ -54,14 +57,15 @@ async def test_adapters_train_over_a_base_of_four_bits(model: Path, tmp_path: Pa
     resumed = quantized(model, tmp_path)
     resumed.restore(Path(saved.path), 2)
     batch = prepare(groups(7), trained.rules, 2)
-    assert resumed.step(batch, 1e-2)["loss"] == pytest.approx(trained.step(batch, 1e-2)["loss"], rel=1e-2)
+    assert resumed.step(batch, 1e-2)["loss"] == pytest.approx(trained.step(batch, 1e-2)["loss"], rel=1e-5)
 
 
 @pytest.mark.usefixtures("on_cpu")
-async def test_the_fast_engine_computes_what_the_modules_compute(model: Path, tmp_path: Path) -> None:
-    trained = quantized(model, tmp_path, engine="fast")
+@pytest.mark.parametrize(("name", "kind"), [("fast", FastEngine), ("transformers", TransformersEngine)])
+async def test_engines_sample_from_what_the_modules_compute(name: str, kind: type, model: Path, tmp_path: Path) -> None:
+    trained = quantized(model, tmp_path, engine=name)
     live, engine = trained.live, trained.engine
-    assert isinstance(engine, FastEngine)
+    assert isinstance(engine, kind)
     held = sum(p.numel() * p.element_size() for p in live.model.parameters())
     await engine.start()
     for _ in range(2):
