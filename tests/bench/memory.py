@@ -55,17 +55,8 @@ def _ratios(sides: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=trainer_work.SHAPES, default="8b")
-    parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--group", type=int, default=8)
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--new-tokens", type=int, default=256)
-    parser.add_argument("--micro", type=int, default=4, help="sequences a forward and backward pass")
+    trainer_work.add_options(parser, prompts=4, group=8, new_tokens=256, micro=4)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--rank", type=int, default=32)
-    parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
-    parser.add_argument("--side", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 

@@ -54,22 +54,11 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=trainer_work.SHAPES, default="8b")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--group", type=int, default=16)
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--new-tokens", type=int, default=512)
-    parser.add_argument(
-        "--micro", type=int, default=8, help="sequences a pass of stock TRL; our trainer decides itself"
-    )
+    trainer_work.add_options(parser, prompts=8, group=16, new_tokens=512, micro=8)
     parser.add_argument("--steps", type=int, default=2, help="measured; more warm up")
-    parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--ragged", action="store_true", help="our environment asks for answers of many lengths")
     parser.add_argument("--engine", default="auto", help="inference.engine of our side")
-    parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
     parser.add_argument("--sides", default="ours,fp8,serving,stock", help="what is measured, in this order")
-    parser.add_argument("--side", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("--load", choices=["equal", "ragged"], help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -1,7 +1,8 @@
-"""What both sides of the trainer's benchmark work on: shapes, random weights, prompts."""
+"""What the trainer's benchmarks work on: shapes, random weights, prompts."""
 
 import argparse
 import random
+from pathlib import Path
 from typing import Any
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -33,6 +34,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 16,
     },
 }
+
+
+def add_options(parser: argparse.ArgumentParser, *, prompts: int, group: int, new_tokens: int, micro: int) -> None:
+    """What the work is, and where; each benchmark has a size of its own."""
+    parser.add_argument("--shape", choices=SHAPES, default="8b")
+    parser.add_argument("--prompts", type=int, default=prompts)
+    parser.add_argument("--group", type=int, default=group)
+    parser.add_argument("--prompt-tokens", type=int, default=128)
+    parser.add_argument("--new-tokens", type=int, default=new_tokens)
+    parser.add_argument("--micro", type=int, default=micro, help="sequences a pass, where the trainer does not decide")
+    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
 
 
 def make_model(shape: str, tokenizer: Any) -> Any:
