@@ -117,6 +117,9 @@ class Prober:
     def forget(self, key: Key) -> None:
         self._answers.pop(key, None)
 
+    def forget_all(self) -> None:
+        self._answers.clear()
+
     def hear(self, key: Key, pod: Pod) -> None:
         """A trainer's last words are its last answer."""
         words = pod.last_words if pod.component == TRAINER else None

@@ -2,19 +2,24 @@
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
 from typing import Generic, TypeVar
 
 from clotho.manager.agenda import Agenda, Urgency
 
 K = TypeVar("K", bound=Hashable)
+log = logging.getLogger(__name__)
 
 
 class Dispatcher(Generic[K]):
     """`work(key)` must tell the agenda how it ended. Only one task takes keys, so wake-ups need no locks."""
 
-    def __init__(self, agenda: Agenda[K], work: Callable[[K], Awaitable[None]], concurrency: int) -> None:
+    def __init__(
+        self, agenda: Agenda[K], work: Callable[[K], Coroutine[object, object, None]], concurrency: int
+    ) -> None:
         self.agenda = agenda
         self._work, self._slots = work, concurrency
         self._tasks: dict[asyncio.Task[None], float] = {}
@@ -26,7 +31,10 @@ class Dispatcher(Generic[K]):
         self._stirred.set()
 
     def allow(self, allowed: bool) -> None:
-        """Forbidding cancels what is under way: another replica may work on the same keys soon."""
+        """Forbidding cancels what is under way: another replica may work on the same keys soon.
+
+        What was cancelled comes first when work is allowed again.
+        """
         self._allowed = allowed
         self._stirred.set()
         if not allowed:
@@ -56,22 +64,21 @@ class Dispatcher(Generic[K]):
             key = self.agenda.pop(time.monotonic())
             if key is None:
                 return
-            task = asyncio.create_task(self._pass(key))
+            task = asyncio.create_task(self._work(key))
             self._tasks[task] = time.monotonic()
-            task.add_done_callback(self._finished)
+            task.add_done_callback(partial(self._finished, key))
 
-    async def _pass(self, key: K) -> None:
-        try:
-            await self._work(key)
-        except asyncio.CancelledError:
-            self.agenda.done(key)
-            raise
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
+    def _finished(self, key: K, task: asyncio.Task[None]) -> None:
+        """Here and not around the work: a task that is cancelled before its first step never gets to run any of it."""
         del self._tasks[task]
+        if task.cancelled():
+            self.agenda.done(key)
+            self.agenda.add(key, time.monotonic())
+        elif (error := task.exception()) is not None:
+            delay = self.agenda.failed(key, time.monotonic())
+            words = "unexpected failure, trying again in %.1f s: %s"
+            log.error(words, delay, error, exc_info=error, extra={"run": str(key)})
         self._stirred.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            asyncio.get_running_loop().call_exception_handler({"message": "a pass failed", "exception": error})
 
     async def _wait(self) -> None:
         due = self.agenda.next_wake() if self._allowed else None

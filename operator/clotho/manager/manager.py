@@ -141,6 +141,8 @@ class Manager:
         self.probes.allow(leading)
         if leading:
             self._look_at_all(Urgency.CHANGED)
+        else:
+            self.prober.forget_all()  # should this replica lead again, old answers would look like a standstill
 
     def _look_at_all(self, urgency: Urgency) -> None:
         for owner in tuple(self.store.owners()):
