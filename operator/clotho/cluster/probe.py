@@ -15,6 +15,7 @@ from clotho.cluster.http_get import ProbeFailed, http_get
 from clotho.cluster.store import Store
 from clotho.plan.model import Probe, Probes, QueueStatus
 from clotho.plan.pods import Pod
+from clotho.plan.progress import told_time
 from clotho_contract import progress
 from clotho_contract.exports import ExportProgress
 from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, TRAINER_STATUS_PORT
@@ -74,15 +75,8 @@ def is_suspicious(run: TrainingRun, known: Probes, now: datetime) -> bool:
         return True
     if known.trainer is None or known.trainer.answer is None:
         return known.trainer is not None
-    moved = _last_step(known.trainer.answer) or run.status.running_time
+    moved = told_time(known.trainer.answer) or run.status.running_time
     return moved is not None and now - moved > timedelta(seconds=run.spec.stall.after_seconds / 2)
-
-
-def _last_step(answer: progress.Progress) -> datetime | None:
-    try:
-        return datetime.fromisoformat(answer.last_step_time) if answer.last_step_time else None
-    except ValueError:
-        return None
 
 
 def pause(run: TrainingRun, times: ProbeTimes) -> float | None:

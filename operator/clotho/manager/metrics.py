@@ -10,6 +10,8 @@ from prometheus_client.registry import Collector
 from clotho.api.metadata import Metadata
 from clotho.api.status import ComponentStatus, TrainingRunStatus
 from clotho.api.training_run import TrainingRun, UnreadableRun
+from clotho.cluster.probe import QUIET
+from clotho.plan.progress import told_time
 from clotho_contract.progress import Progress
 
 PHASES = ("Pending", "Starting", "Running", "Stopping", "Stopped", "Completed", "Failed", "Suspended")
@@ -22,8 +24,10 @@ _RUN_GAUGES = {
     "clotho_run_total_steps": "Optimiser steps that the run was asked to make.",
     "clotho_run_reward_mean": "Mean reward of the run's last batch.",
     "clotho_run_loss": "Loss of the run's last step.",
-    "clotho_run_tokens_per_second": "Tokens that the run trains a second.",
-    "clotho_run_seconds_since_last_step": "Seconds since the run made a step; grows while it stands still.",
+    "clotho_run_tokens_per_second": "Tokens that the run trains a second; absent when it has ended or is suspended.",
+    "clotho_run_seconds_since_last_step": (
+        "Seconds since the run made a step; grows while it stands still, absent when it has ended or is suspended."
+    ),
     "clotho_run_restarts": "Pods of the run that were replaced after they ended.",
     "clotho_run_stalled": "1 while the run stands still for longer than its spec.stall.afterSeconds, else 0.",
 }
@@ -78,7 +82,8 @@ def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) 
     progress = answer or status.progress
     if progress is None:
         return counts
-    moved = _time(progress.last_step_time) or status.running_time
+    told = told_time(progress) if isinstance(progress, Progress) else progress.last_step_time
+    moved = told or status.running_time
     values: dict[str, float | None] = {
         "clotho_run_step": progress.step,
         "clotho_run_total_steps": progress.total_steps,
@@ -87,18 +92,9 @@ def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) 
         "clotho_run_tokens_per_second": progress.tokens_per_second,
         "clotho_run_seconds_since_last_step": (now - moved).total_seconds() if moved else None,
     }
-    if status.is_finished:
-        del values["clotho_run_seconds_since_last_step"]
+    if status.phase in QUIET:
+        del values["clotho_run_tokens_per_second"], values["clotho_run_seconds_since_last_step"]
     return counts | {name: value for name, value in values.items() if value is not None}
-
-
-def _time(value: str | datetime | None) -> datetime | None:
-    if not isinstance(value, str):
-        return value
-    try:
-        return datetime.fromisoformat(value)
-    except ValueError:
-        return None
 
 
 def _parts(status: TrainingRunStatus) -> Iterator[ComponentStatus]:

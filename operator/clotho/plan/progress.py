@@ -74,14 +74,19 @@ def _eta(said: Progress, total: int) -> int | None:
     return round(max(0, total - said.step) * said.seconds_per_step)
 
 
+def told_time(said: Progress) -> datetime | None:
+    """When the trainer made its last step, in UTC: a time without a zone is taken for that, nonsense for silence."""
+    try:
+        told = datetime.fromisoformat(said.last_step_time or "")
+        return told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 def _last_step_time(situation: Situation, before: RunProgress | None, said: Progress) -> datetime | None:
-    if said.last_step_time:
-        try:
-            told = datetime.fromisoformat(said.last_step_time).replace(microsecond=0)
-        except ValueError:
-            told = None
-        if told is not None:
-            return min(told if told.tzinfo else told.replace(tzinfo=UTC), situation.moment)
+    told = told_time(said)
+    if told is not None:
+        return min(told.replace(microsecond=0), situation.moment)
     if before is not None and before.step >= said.step:
         return before.last_step_time
     return situation.moment if said.step else None

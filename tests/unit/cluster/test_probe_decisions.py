@@ -32,6 +32,12 @@ def test_a_healthy_run_costs_one_question() -> None:
 EVERYBODY = ["trainer", "api_server", "inference"]
 
 
+def test_a_trainer_may_tell_the_time_without_a_zone() -> None:
+    naive = NOW.replace(tzinfo=None)
+    assert asked(trainer_said(naive - timedelta(seconds=299))) == ["trainer"]
+    assert asked(trainer_said(naive - timedelta(seconds=301))) == EVERYBODY
+
+
 def test_everybody_is_asked_when_the_run_slows_down() -> None:
     assert asked(trainer_said(NOW - timedelta(seconds=301))) == EVERYBODY
 

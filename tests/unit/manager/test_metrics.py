@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from clotho.manager.docs import metrics_page
@@ -48,8 +49,37 @@ def test_the_trainers_last_answer_is_finer() -> None:
     assert 'clotho_run_seconds_since_last_step{namespace="ns",run="r"} 2.0' in lines
 
 
-def test_a_finished_run_does_not_age() -> None:
-    assert not [line for line in exported({**STATUS, "phase": "Completed"}) if "since_last_step" in line]
+@pytest.mark.parametrize("told", ["2026-11-15T12:59:58", "2026-11-15T14:59:58+02:00"])
+def test_a_time_without_a_zone_is_utc_and_others_are_converted(told: str) -> None:
+    answer = Progress(state="training", step=6, total_steps=100, last_step_time=told)
+    assert 'clotho_run_seconds_since_last_step{namespace="ns",run="r"} 2.0' in exported(STATUS, answer)
+
+
+@pytest.mark.parametrize("told", ["yesterday", "0001-01-01T00:00:00+14:00"])
+def test_a_time_that_is_none_counts_as_not_told(told: str) -> None:
+    answer = Progress(state="training", step=6, total_steps=100, last_step_time=told)
+    lines = exported({**STATUS, "runningTime": "2026-11-15T12:59:00Z"}, answer)
+    assert 'clotho_run_seconds_since_last_step{namespace="ns",run="r"} 60.0' in lines
+
+
+@pytest.mark.parametrize("phase", ["Completed", "Stopped", "Failed", "Suspended"])
+def test_a_run_that_rests_neither_ages_nor_trains(phase: str) -> None:
+    answer = Progress(
+        state="training", step=100, total_steps=100, tokens_per_second=4310.0, last_step_time="2026-11-15T12:59:58Z"
+    )
+    moving = ("clotho_run_seconds_since_last_step", "clotho_run_tokens_per_second")
+    assert sum(line.startswith(moving) for line in exported(STATUS, answer)) == 2
+    lines = exported({**STATUS, "phase": phase}, answer)
+    assert not [line for line in lines if line.startswith(moving)]
+    assert 'clotho_run_step{namespace="ns",run="r"} 100.0' in lines
+
+
+def test_of_several_replicas_the_ready_share_counts() -> None:
+    letters = {"name": "letters", "state": "Starting", "replicas": 4, "ready": 3}
+    none = {"name": "none", "state": "Ready", "replicas": 0, "ready": 0}
+    lines = exported({"phase": "Running", "components": {"environments": [letters, none]}})
+    assert 'clotho_run_component_ready{component="letters",namespace="ns",run="r"} 0.75' in lines
+    assert 'clotho_run_component_ready{component="none",namespace="ns",run="r"} 1.0' in lines
 
 
 def test_a_replica_that_does_not_lead_reports_no_runs() -> None:
