@@ -1,6 +1,6 @@
 """A run's pod as decisions see it, decoded from the API server's JSON as it is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -115,8 +115,10 @@ class Pod(Struct, frozen=True, kw_only=True):
 
     @property
     def ended_at(self) -> datetime | None:
-        times = [each.state.terminated.finished_at for each in self.containers if each.state.terminated is not None]
-        return max((time for time in times if time is not None), default=None)
+        """Of a pod in which nothing ever ran, its last change: it ended no earlier, and the time stands still."""
+        finished = [each.state.terminated.finished_at for each in self.containers if each.state.terminated is not None]
+        changed = [each.last_transition_time for each in self.status.conditions]
+        return _latest(finished) or _latest(changed) or self.metadata.creation_timestamp
 
     @property
     def is_terminating(self) -> bool:
@@ -164,6 +166,10 @@ class Pod(Struct, frozen=True, kw_only=True):
 
 def parse_pod(body: Mapping[str, Any]) -> Pod:
     return msgspec.convert(body, Pod)
+
+
+def _latest(times: Iterable[datetime | None]) -> datetime | None:
+    return max((time for time in times if time is not None), default=None)
 
 
 def _number(text: str) -> int:

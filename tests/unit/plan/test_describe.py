@@ -200,6 +200,25 @@ def test_what_the_cluster_did_is_tried_again_after_a_while(status: Body) -> None
     assert world.pods_made == 2
 
 
+@pytest.mark.parametrize(
+    ("conditions", "wait"),
+    [([], 60), ([{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-01T12:00:30Z"}], 90)],
+)
+@pytest.mark.parametrize("reason", ["OutOfcpu", "DeadlineExceeded"])
+def test_a_pod_in_which_nothing_ever_ran_is_tried_again_as_well(reason: str, conditions: list[Body], wait: int) -> None:
+    world = Catalogue()
+    world.settle()
+    assert world.pod is not None
+    world.pod["status"] = {"phase": "Failed", "reason": reason, "conditions": conditions}
+    world.now += timedelta(seconds=40)
+    world.settle()
+    assert world.pods_made == 1
+    assert world.plan().wake_at == START + timedelta(seconds=wait)
+    world.now = START + timedelta(seconds=wait)
+    world.settle()
+    assert world.pods_made == 2
+
+
 def test_files_that_are_not_there_are_waited_for() -> None:
     world = Catalogue(configMapName="code")
     world.files = None
