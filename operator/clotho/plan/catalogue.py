@@ -54,8 +54,17 @@ def look_up(run: TrainingRun, catalogue: Catalogue) -> Lookup:
 
 def is_described(environment: Environment) -> bool:
     ready = environment.status.condition("Ready")
-    is_current = environment.status.observed_generation == environment.metadata.generation
-    return is_current and ready is not None and ready.status == "True"
+    return _is_current(environment) and ready is not None and ready.status == "True"
+
+
+def why_stalled(environment: Environment) -> str:
+    """Empty unless it is the present spec that does not work."""
+    stalled = environment.status.condition("Stalled")
+    return stalled.message if stalled is not None and _is_current(environment) else ""
+
+
+def _is_current(environment: Environment) -> bool:
+    return environment.status.observed_generation == environment.metadata.generation
 
 
 def resolve(asked: EnvironmentSpec, entry: Environment) -> ResolvedEnvironment:
@@ -108,8 +117,7 @@ def _absence(name: str, entry: UnreadableEnvironment | None) -> str:
 
 
 def _state(entry: Environment) -> str:
-    stalled = entry.status.condition("Stalled")
-    return stalled.message.rstrip(".") if stalled is not None else "it is being described"
+    return why_stalled(entry).rstrip(".") or "it is being described"
 
 
 def wait_for_environments(situation: Situation) -> Decision | None:

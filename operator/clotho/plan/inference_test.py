@@ -21,7 +21,7 @@ from clotho.api.inference_test import (
 )
 from clotho.api.policy import combine, pod_violations
 from clotho.api.training_policy import AnyPolicy
-from clotho.plan.catalogue import is_described
+from clotho.plan.catalogue import is_described, why_stalled
 from clotho.plan.conditions import Wanted, on_the_way, ready, renewed, stuck
 from clotho.plan.failures import classify
 from clotho.plan.health import pod_problem
@@ -201,9 +201,8 @@ def _subject(test: InferenceTest, environment: AnyEnvironment | None) -> testing
         state = environment.problem if environment is not None else "there is no such Environment"
         return _Ruling(waiting=f"Waiting for environment {spec.environment_name}: {state}.")
     if not is_described(environment):
-        stalled = environment.status.condition("Stalled")
-        if stalled is not None:
-            return _Ruling(problem=f"environment {spec.environment_name} does not work: {stalled.message}")
+        if problem := why_stalled(environment):
+            return _Ruling(problem=f"environment {spec.environment_name} does not work: {problem}")
         return _Ruling(waiting=f"Waiting for environment {spec.environment_name}: it is being described.")
     found = environment.status
     config = environment.spec.config | spec.config

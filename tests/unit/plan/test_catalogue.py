@@ -65,6 +65,7 @@ class Named(World):
         (entry(is_ready=False), "Waiting for environment letters: it is being described."),
         (entry(generation=2), "Waiting for environment letters: it is being described."),
         (entry(stalled="It hangs."), "Waiting for environment letters: It hangs."),
+        (entry(stalled="It hung.", generation=2), "Waiting for environment letters: it is being described."),
     ],
 )
 def test_it_waits_and_does_not_fail(found: AnyEnvironment | None, words: str) -> None:

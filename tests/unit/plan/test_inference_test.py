@@ -21,18 +21,23 @@ Body = dict[str, Any]
 GOOD = {"stepsTested": 3, "completions": 48, "correct": 24, "stepsWithCorrect": 3}
 
 
-def environment(*, is_ready: bool = True, stalled: str = "", **spec: Any) -> Environment:
+FIELDS = ("group_size", "letters")
+
+
+def environment(
+    *, is_ready: bool = True, stalled: str = "", generation: int = 1, fields: tuple[str, ...] = FIELDS, **spec: Any
+) -> Environment:
     kind, truth = ("Stalled", "True") if stalled else ("Ready", "True" if is_ready else "False")
     moment = START.isoformat()
     said = {"type": kind, "status": truth, "reason": "R", "message": stalled}
     found = parse_environment(
         {
-            "metadata": {"name": "letters", "generation": 1},
+            "metadata": {"name": "letters", "generation": generation},
             "spec": spec,
             "status": {
                 "observedGeneration": 1,
                 "conditions": [{**said, "lastTransitionTime": moment, "observedGeneration": 1}],
-                "fields": [{"name": "group_size", "type": "integer"}, {"name": "letters", "type": "string"}],
+                "fields": [{"name": name, "type": "any"} for name in fields],
             },
         }
     )
@@ -175,6 +180,7 @@ def test_no_group_at_all_is_a_failure_that_says_why() -> None:
     [
         (None, "Waiting for environment letters: there is no such Environment."),
         (environment(is_ready=False), "Waiting for environment letters: it is being described."),
+        (environment(stalled="It hung.", generation=2), "Waiting for environment letters: it is being described."),
     ],
 )
 def test_it_waits_for_its_environment(seen: Environment | None, words: str) -> None:
@@ -198,6 +204,34 @@ def test_what_cannot_work_fails_without_a_pod(seen: Environment, config: Body, w
     world.settle()
     assert (world.phase, world.pods) == ("Failed", {})
     assert words in world.status["message"]
+
+
+def trial(world: World) -> Body:
+    """The main container of the first model's pod."""
+    world.settle()
+    found = world.pod(0)["spec"]["containers"][0]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_what_the_environment_says_reaches_the_pods_and_what_the_test_says_wins() -> None:
+    named = environment(
+        secretName="keys",
+        config={"letters": "abc", "vowels": 2, "group_size": 4},
+        template={"spec": {"nodeSelector": {"disk": "ssd"}}},
+        fields=(*FIELDS, "vowels"),
+    )
+    world = World(named, config={"letters": "xyz"}, groupSize=6, models=[{"name": "m"}])
+    main = trial(world)
+    assert main["envFrom"] == [{"secretRef": {"name": "keys"}}]
+    assert world.pod(0)["spec"]["nodeSelector"] == {"disk": "ssd"}
+    settings = {argument for argument in main["command"] if argument.startswith("--set=")}
+    assert settings == {'--set=letters="xyz"', "--set=vowels=2", "--set=group_size=6"}
+
+
+def test_an_environment_without_a_group_size_is_given_none() -> None:
+    world = World(environment(fields=("letters",)), config={"letters": "xyz"}, models=[{"name": "m"}])
+    assert [each for each in trial(world)["command"] if each.startswith("--set=")] == ['--set=letters="xyz"']
 
 
 def test_an_environment_given_directly_needs_no_catalogue() -> None:
