@@ -15,6 +15,7 @@ from clotho.agent.answers import Answer
 from clotho.agent.evaluations import percent_correct
 from clotho.agent.rate_limit import take_turn
 from clotho.api.draft import Draft, RefusedEditError
+from clotho.api.inference_test import TIDY_SECONDS
 from clotho.cluster.credentials import CredentialsError
 from clotho.cluster.drafting import begin_draft, fresh_name
 from clotho.cluster.inference_tests import TestOrder, wait_for_test
@@ -22,7 +23,6 @@ from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.cluster.workspace import Workspace, WrongStateError
 
 SESSIONS: Final = 256  # the oldest selection is forgotten beyond that
-TEST_TTL_SECONDS: Final = 86400
 LIST_TIPS: Final = (
     "Select one with rl_select_environment, then look at its settings with rl_get_current_config.",
     "Try it with rl_test_inference before training: a training run costs hours of GPU time.",
@@ -200,7 +200,7 @@ class Toolbox:
             steps=num_steps,
             group_size=group_size,
             timeout_seconds=settings.test_timeout_seconds,
-            ttl_seconds=TEST_TTL_SECONDS,
+            ttl_seconds=TIDY_SECONDS,
         )
         name = fresh_name(order.environment)
         await self._workspace.create("InferenceTest", name, order.spec())

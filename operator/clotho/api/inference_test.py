@@ -15,6 +15,7 @@ from clotho.api.training_run import EnvironmentSource, ObjectName
 from clotho_contract.settings import Settings
 
 OPENROUTER: Final = "https://openrouter.ai/api/v1"
+TIDY_SECONDS: Final = 86400  # how long a test that a tool made for itself outlives its end
 Size = Literal["small", "medium", "large", "custom"]
 
 

@@ -7,11 +7,13 @@ from typing import Any
 
 from clotho.agent.answers import test_answer
 from clotho.api.draft import RefusedEditError
+from clotho.api.inference_test import TIDY_SECONDS
 from clotho.cli import output, view
 from clotho.cli.changes import read_change
 from clotho.cli.failure import Exit, Failure
 from clotho.cluster.drafting import begin_draft, fresh_name
 from clotho.cluster.inference_tests import TestOrder, wait_for_test
+from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.cluster.workspace import Workspace
 
 
@@ -26,6 +28,7 @@ async def test(options: argparse.Namespace, workspace: Workspace) -> int:
         steps=options.steps,
         group_size=options.group_size,
         timeout_seconds=options.timeout,
+        ttl_seconds=None if options.keep else TIDY_SECONDS,
     )
     name = fresh_name(options.name)
     await workspace.create("InferenceTest", name, order.spec())
@@ -41,12 +44,27 @@ async def test(options: argparse.Namespace, workspace: Workspace) -> int:
     try:
         done = await wait_for_test(workspace, name, order.patience_seconds, tell)
     except TimeoutError:
-        raise Failure(f"InferenceTest {name} is not finished in time; it goes on", Exit.TIMEOUT) from None
+        raise Failure(f"InferenceTest {name} is not finished in time", Exit.TIMEOUT) from None
+    finally:
+        await _tidy(workspace, name, is_kept=options.keep)
     answer = test_answer(done)
     output.show(options.output, answer, _lines(answer))
-    if not options.keep:
-        await workspace.delete("InferenceTest", name)
     return Exit.OK if answer["summary"]["environment_works"] else Exit.UNSUCCESSFUL
+
+
+async def _tidy(workspace: Workspace, name: str, *, is_kept: bool) -> None:
+    """However the wait ended, by Ctrl-C too. What cannot be deleted now goes by itself, a while after its end."""
+    if is_kept:
+        output.note(f"InferenceTest {name} is kept; to remove it: kubectl delete inferencetest {name}")
+        return
+    try:
+        await workspace.delete("InferenceTest", name)
+        output.note(f"InferenceTest {name} is deleted; --keep keeps it")
+    except NotFound:
+        return  # somebody else was faster
+    except ApiError as error:
+        told = f"goes {TIDY_SECONDS // 3600} hours after its end"
+        output.note(f"InferenceTest {name} could not be deleted and {told}: {error.message}")
 
 
 async def _config(options: argparse.Namespace, workspace: Workspace) -> dict[str, Any]:

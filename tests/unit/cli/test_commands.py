@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,27 @@ async def test_watch_ends_with_the_run(api: FakeApi, phase: str, code: int, caps
     assert "\x1b" not in told
 
 
+async def test_watch_waits_out_a_cluster_that_does_not_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_run(api, phase="Completed")
+    api.refusals["get"] = Transient("get x", "connection refused")
+    monkeypatch.setattr(watching, "REFRESH_SECONDS", 0.01)
+    following = asyncio.create_task(watching.watch(options("run", "watch", "mine"), api.workspace))
+    await asyncio.wait({following}, timeout=0.1)
+    assert not following.done()
+    assert len(api.requests) > 1
+    api.refusals.clear()
+    assert await following == Exit.OK
+
+
+async def test_watch_does_not_wait_for_ever(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.refusals["get"] = Transient("get x", "connection refused")
+    monkeypatch.setattr(watching, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "PATIENCE_SECONDS", 0.02)
+    with pytest.raises(Transient):
+        await watching.watch(options("run", "watch", "mine", "--timeout", "5"), api.workspace)
+    assert len(api.requests) > 1
+
+
 async def test_results_before_the_end_are_said_to_be_early(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(api)
     await runs.results(options("run", "results", "mine", "-o", "json"), api.workspace)
@@ -214,6 +236,50 @@ async def test_an_inference_test(
     assert specs[0]["config"] == {"mode": "hard"}
     assert "boom" in capsys.readouterr().out
     assert await api.workspace.all("InferenceTest") == [], "it is tidied away"
+
+
+async def interrupted_test(api: FakeApi, *words: str) -> None:
+    """Ctrl-C while the test is under way: asyncio cancels the command."""
+    command = asyncio.create_task(inference_tests.test(options("test", "echo", *words), api.workspace))
+    await asyncio.wait({command}, timeout=0.1)
+    command.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await command
+
+
+async def test_an_interrupted_inference_test_is_deleted(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    await interrupted_test(api)
+    assert await api.workspace.all("InferenceTest") == []
+    assert "is deleted; --keep keeps it" in capsys.readouterr().err
+
+
+async def test_an_interrupted_inference_test_is_kept_when_asked(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await interrupted_test(api, "--keep")
+    (kept,) = await api.workspace.all("InferenceTest")
+    assert "ttlSecondsAfterFinished" not in kept["spec"]
+    assert f"kubectl delete inferencetest {kept['metadata']['name']}" in capsys.readouterr().err
+
+
+async def test_an_inference_test_that_takes_too_long_is_deleted(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "SLACK_SECONDS", -0.99)  # what is left of a second a model
+    with pytest.raises(Failure) as failure:
+        await inference_tests.test(options("test", "echo", "--timeout", "1"), api.workspace)
+    assert failure.value.code is Exit.TIMEOUT
+    assert await api.workspace.all("InferenceTest") == []
+
+
+async def test_an_inference_test_nobody_can_delete_expires_by_itself(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in ("get", "delete"):
+        api.refusals[f"{verb} {api.workspace.folder('InferenceTest')}"] = Transient(verb, "no answer from the cluster")
+    with pytest.raises(Transient):
+        await inference_tests.test(options("test", "echo"), api.workspace)
+    (left,) = await api.workspace.all("InferenceTest")
+    assert left["spec"]["ttlSecondsAfterFinished"] == 86400
+    assert "goes 24 hours after its end: no answer from the cluster" in capsys.readouterr().err
 
 
 async def test_logs_need_pods(api: FakeApi) -> None:
