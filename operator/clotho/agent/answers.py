@@ -100,7 +100,7 @@ def wandb_names(run: Object) -> Answer:
         return {"wandb_project": None, "wandb_run_name": None, "wandb_url": None}
     wandb = {"project": DEFAULT_PROJECT, **(asked or {}), **(locked or {})}
     places = run["spec"].get("environments", ())
-    first = places[0]["name"] if places else "run"
+    first = places[0]["name"] if places else run["metadata"]["name"]
     return {
         "wandb_project": wandb["project"],
         "wandb_run_name": f"{first}-{run_id(Metadata(name='', uid=run['metadata'].get('uid', '')))}",

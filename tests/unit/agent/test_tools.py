@@ -139,6 +139,16 @@ async def test_a_run_is_started_as_it_was_edited(api: FakeApi, tools: Toolbox) -
     assert answer["config"]["training.steps"] == 100
 
 
+@pytest.mark.parametrize(("environments", "first"), [([{"name": "sums"}], "sums"), (None, "mine")])
+async def test_the_name_in_weights_and_biases_is_the_trainers(
+    api: FakeApi, tools: Toolbox, environments: list[dict[str, Any]] | None, first: str
+) -> None:
+    place = {"environments": environments} if environments else {"inline": {"dataset": {"path": "x.jsonl"}}}
+    api.add("TrainingRun", "mine", {**place, "tracking": {"wandb": {"mode": "offline"}}})
+    (run,) = (await tools.list_runs())["runs"]
+    assert run["wandb_run_name"] == f"{first}-uidofmin"
+
+
 async def test_locked_tracking_is_told(api: FakeApi, tools: Toolbox) -> None:
     locked = {"tracking": {"wandb": {"project": "ours", "mode": "offline"}}}
     api.add("TrainingPolicy", "lab", {"locked": locked})
@@ -146,6 +156,13 @@ async def test_locked_tracking_is_told(api: FakeApi, tools: Toolbox) -> None:
     assert (await tools.start_training(SESSION))["wandb_project"] == "ours"
     running(api, policy={"names": ["lab"], "locked": locked})
     assert (await tools.check_status("echo-1"))["wandb_project"] == "ours"
+
+
+async def test_replicas_outlive_the_last_look_at_the_environment(api: FakeApi, tools: Toolbox) -> None:
+    await tools.select_environment(SESSION, "echo")
+    await tools.edit_config(SESSION, "environment.replicas", 3)
+    run = await api.workspace.get("TrainingRun", (await tools.start_training(SESSION))["run_id"])
+    assert run["spec"]["environments"][0]["replicas"] == 3
 
 
 async def test_a_policy_of_the_meantime_counts(api: FakeApi, tools: Toolbox) -> None:
@@ -169,6 +186,11 @@ async def test_status_has_the_numbers_and_the_processes(api: FakeApi, tools: Too
     assert answer["processes"]["trainer"] == {"state": "ready", "ready": "1/1", "restarts": 2, "last_exit": None}
     assert answer["processes"]["environment echo"]["state"] == "starting"
     assert answer["wandb_url"] is None, "the run does not report there"
+
+
+async def test_the_time_of_a_finished_run_stands_still(api: FakeApi, tools: Toolbox) -> None:
+    running(api, phase="Completed", completionTime=(NOW - timedelta(minutes=30)).isoformat())
+    assert (await tools.check_status("echo-1"))["running_time_minutes"] == 60.0
 
 
 @pytest.mark.parametrize(
@@ -295,10 +317,27 @@ async def test_inference_is_tested_with_the_edited_config(
     (test,) = [body for path, body in api.objects.items() if "inferencetests" in path]
     assert test["spec"]["config"] == {"mode": "hard"}
     assert test["spec"]["models"][0]["size"] == "custom"
+    assert test["spec"]["ttlSecondsAfterFinished"] == 86400
     assert heard == ["waiting for the operator"]
     assert answer["total_completions_per_model"] == 8
     assert answer["models_tested"][0]["accuracy"] == 0.5
     assert answer["summary"]["environment_works"] is True
+
+
+async def test_an_inference_test_that_takes_too_long_is_an_answer(
+    api: FakeApi, tools: Toolbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference_tests, "SLACK_SECONDS", 0.01 - Settings().test_timeout_seconds)
+    await tools.select_environment(SESSION, "echo")
+
+    async def hear(_: str) -> None:
+        pass
+
+    answer = await tools.test_inference(SESSION, 2, 4, ["some/model"], hear)
+    (test,) = await api.workspace.all("InferenceTest")
+    assert f"InferenceTest {test['metadata']['name']} goes on" in answer["error"]
+    assert answer["status"] == "pending"
+    assert answer["total_completions_per_model"] == 8
 
 
 async def test_selections_are_bounded(tools: Toolbox) -> None:
