@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from clotho.api.metadata import Metadata
 from clotho.api.names import INFERENCE_TEST_KIND, OwnerKind
 from clotho.api.reading import read
-from clotho.api.rules import NAME_RULE, Rule, immutable
+from clotho.api.rules import NAME_RULE, Rule, given, immutable
 from clotho.api.status import Condition, Conditions, ConditionType, StatusPart
 from clotho.api.training_run import EnvironmentSource, ObjectName
 from clotho_contract.settings import Settings
@@ -53,7 +53,8 @@ class InferenceTestSpec(EnvironmentSource, frozen=True):
     """Which environment, named or given directly, is tried with which models."""
 
     environment_name: Annotated[
-        ObjectName, Meta(description="An Environment of this namespace; or give image, entry or configMapName instead.")
+        ObjectName,
+        Meta(description="An Environment of this namespace; or give entry, with image or configMapName, instead."),
     ] = ""
     config: Annotated[
         dict[str, Any], Meta(description="The environment's settings; they win over those of the Environment.")
@@ -167,10 +168,15 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "": (NAME_RULE,),
     "spec": (
         Rule(
-            rule="(has(self.environmentName) && self.environmentName != '') "
-            "!= ((has(self.entry) && self.entry != '') || (has(self.image) && self.image != '') "
-            "|| (has(self.configMapName) && self.configMapName != ''))",
-            message="name an Environment in environmentName, or give image, entry and configMapName; not both",
+            rule=f"!({given('environmentName')}) "
+            f"|| !(({given('entry')}) || ({given('image')}) || ({given('configMapName')}))",
+            message="name an Environment in environmentName, or give entry, image and configMapName; not both",
+        ),
+        Rule(
+            rule=f"({given('environmentName')}) || ({given('entry')})",
+            message="entry is missing: say what to test with environmentName, or with entry and, where its code is not "
+            "in the operator's own image, with image or configMapName",
+            field="entry",
         ),
         *immutable(
             "environmentName",

@@ -26,7 +26,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 _CHANGEABLE: Final = (
     "on an existing run only environments[].replicas, training.steps (upwards), stop, suspend, deadlineSeconds, "
-    "ttlSecondsAfterFinished and restarts.limit can be changed"
+    "ttlSecondsAfterFinished, restarts.limit and export can be changed"
 )
 
 
@@ -47,13 +47,13 @@ NAME_RULE: Final = Rule(
 )
 
 
-def _given(name: str) -> str:
+def given(name: str) -> str:
     return f"has(self.{name}) && self.{name} != ''"
 
 
 def _one_source(where: str) -> Rule:
     return Rule(
-        rule=f"!(({_given('configMapName')}) && ({_given('claimName')}))",
+        rule=f"!(({given('configMapName')}) && ({given('claimName')}))",
         message=f"{where}: configMapName and claimName exclude each other",
     )
 
@@ -191,7 +191,7 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     ),
     "spec.inline.dataset": (
         Rule(
-            rule=f"({_given('path')}) != ({_given('hub')})",
+            rule=f"({given('path')}) != ({given('hub')})",
             message="inline.dataset: give either path or hub",
         ),
         _one_source("inline.dataset"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clotho.api.names import API_VERSION, KIND
+from clotho.api.names import API_VERSION, INFERENCE_TEST_KIND, KIND
 from clotho.render import objects
 from clotho.render.config import run_config
 from cluster.kubectl import Kubectl, KubectlError
@@ -118,6 +118,34 @@ def test_bad_runs_are_refused_with_the_field_and_what_is_allowed(anywhere: Kubec
     assert words in str(refusal.value)
 
 
+def try_test(anywhere: Kubectl, spec: Body) -> None:
+    manifest = {"apiVersion": API_VERSION, "kind": INFERENCE_TEST_KIND, "metadata": {"name": "t"}, "spec": spec}
+    anywhere.run("create", "--dry-run=server", "--filename=-", stdin=yaml.safe_dump(manifest))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"environmentName": "echo"}, {"entry": "letters"}, {"entry": "e.py", "image": "i", "configMapName": "c"}],
+)
+def test_tests_of_an_environment_or_an_entry_are_taken(anywhere: Kubectl, spec: Body) -> None:
+    try_test(anywhere, spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, "entry is missing"),
+        ({"image": "i"}, "entry is missing"),
+        ({"configMapName": "c"}, "entry is missing"),
+        ({"environmentName": "echo", "entry": "letters"}, "not both"),
+        ({"environmentName": "echo", "image": "i"}, "not both"),
+    ],
+)
+def test_tests_that_do_not_say_what_to_run_are_refused(anywhere: Kubectl, spec: Body, words: str) -> None:
+    with pytest.raises(KubectlError, match=words):
+        try_test(anywhere, spec)
+
+
 @pytest.mark.parametrize("name", ["8b", "a.b", "a" * 64])
 def test_names_that_cannot_be_host_names_are_refused(anywhere: Kubectl, name: str) -> None:
     with pytest.raises(KubectlError, match=r"metadata.name: at most 63 lower-case letters"):
@@ -137,6 +165,7 @@ MUTABLE: list[Body] = [
     {"deadlineSeconds": 60},
     {"ttlSecondsAfterFinished": 0},
     {"restarts": {"limit": 9}},
+    {"export": {"formats": ["safetensors"]}},
     {"stop": True},
 ]
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from clotho.api.crd import crd, file_name, render
-from clotho.api.definitions import DEFINITIONS, TRAINING_RUN, Definition
+from clotho.api.definitions import DEFINITIONS, INFERENCE_TEST, TRAINING_RUN, Definition
 from clotho.api.status import Phase, TrainingRunStatus
 from clotho.api.training_run import TrainingRun, TrainingRunSpec, UnreadableRun, parse
 from clotho.api.validation import problems
@@ -99,15 +99,24 @@ def test_every_other_field_is_immutable_unless_it_is_meant_to_change() -> None:
         "deadlineSeconds",
         "ttlSecondsAfterFinished",
     }
-    named = {
-        rule["fieldPath"].removeprefix(".")
+    told = {
+        rule["fieldPath"].removeprefix("."): rule["message"]
         for rule in SPEC["x-kubernetes-validations"]
         if "is immutable" in rule["message"]
     }
+    assert [name for name in changeable if name not in told["model"]] == [], "the sentence leaves none out"
+    named = set(told)
     assert named == set(SPEC["properties"]) - changeable
     environment = SPEC["properties"]["environments"]["items"]
     fixed = {rule["fieldPath"].removeprefix(".") for rule in environment["x-kubernetes-validations"]}
     assert fixed == set(environment["properties"]) - {"name", "replicas"}
+
+
+def test_a_test_without_an_environment_must_have_an_entry() -> None:
+    spec = crd(INFERENCE_TEST)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    (rule,) = [rule for rule in spec["x-kubernetes-validations"] if "entry is missing" in rule["message"]]
+    assert rule["fieldPath"] == ".entry"
+    assert "image" not in rule["rule"], "neither an image nor files alone say what to run"
 
 
 @pytest.mark.parametrize("case", CASES)
