@@ -76,9 +76,24 @@ def _claim_name(run: Object) -> str:
 
 
 async def _trainer_pod(workspace: Workspace, run: str) -> Object | None:
-    """The pod that trained is kept for its logs; its image has tar, and where it ran the claim can be mounted."""
+    """The one that trains, or else one that did and is kept for its logs: its image has tar."""
     pods = await workspace.pods_of(run)
-    return next((pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT_LABEL) == TRAINER), None)
+    trainers = [pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT_LABEL) == TRAINER]
+    return max(trainers, key=_holds_the_claim, default=None)
+
+
+def _holds_the_claim(pod: Object) -> bool:
+    return "nodeName" in pod["spec"] and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def _beside(trainer: Object) -> Object:
+    """On the trainer's node while it lives: most claims are ReadWriteOnce, for pods of one node."""
+    if not trainer or not _holds_the_claim(trainer):
+        return {}
+    # Not spec.nodeName: the scheduler still looks at room and taints, and says what keeps the pod waiting.
+    here = {"key": "metadata.name", "operator": "In", "values": [trainer["spec"]["nodeName"]]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
 
 
 def _pod(name: str, claim: str, trainer: Object, image: str) -> Object:
@@ -96,6 +111,7 @@ def _pod(name: str, claim: str, trainer: Object, image: str) -> Object:
             "automountServiceAccountToken": False,
             "securityContext": POD_SECURITY,
             **{key: like[key] for key in ("tolerations", "imagePullSecrets") if key in like},
+            **_beside(trainer),
             "containers": [
                 {
                     "name": MAIN,

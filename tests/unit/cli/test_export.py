@@ -120,6 +120,32 @@ async def test_without_the_trainers_pod_an_image_is_needed(api: FakeApi, tmp_pat
     assert "--image" in str(failure.value)
 
 
+@pytest.mark.parametrize(
+    ("phases", "node"),
+    [(["Running"], "node-0"), (["Pending"], "node-0"), (["Succeeded"], None), (["Failed", "Running"], "node-1")],
+)
+async def test_a_claim_in_use_is_mounted_where_the_trainer_is(
+    api: FakeApi, tmp_path: Path, phases: list[str], node: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del api.objects[f"{PODS}/t"]
+    for number, phase in enumerate(phases):
+        spec = {**TRAINER["spec"], "nodeName": f"node-{number}"}
+        api.objects[f"{PODS}/t-{number}"] = {**TRAINER, "spec": spec, "status": {"phase": phase}}
+    made: list[dict[str, Any]] = []
+    create = api.create
+
+    async def remember(path: str, body: Any, answer: type[Any], **params: str) -> Any:
+        made.append(body)
+        return await create(path, body, answer, **params)
+
+    monkeypatch.setattr(api, "create", remember)
+    api.channels = [*sent(tar(adapter=b"x")), WELL]
+    await export.export(options("--to", str(tmp_path / "weights")), api.workspace)
+    terms = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}
+    required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    assert made[0]["spec"].get("affinity") == (required if node else None)
+
+
 async def test_a_folder_with_something_in_it_is_left_alone(api: FakeApi, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(Failure) as failure:
