@@ -6,7 +6,7 @@ import ast
 import stat
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -23,6 +23,7 @@ class FoundEnvironment:
     description: str
     config_class: str
     flavour: Flavour
+    is_run: bool = True  # an Atropos file runs one of its classes, whatever others it has
 
     @property
     def file(self) -> str:
@@ -58,8 +59,10 @@ def discover(paths: Sequence[Path]) -> Discovery:
         found.files_read += 1
         environments = environments_in(tree, path)
         found.environments += environments
-        if len([each for each in environments if each.flavour == "atropos"]) > 1:
-            found.problems.append(Problem(path, "several BaseEnv classes in one file: a run uses the last of them"))
+        if idle := [each.class_name for each in environments if not each.is_run]:
+            run = next(each.class_name for each in environments if each.flavour == "atropos" and each.is_run)
+            told = f"several BaseEnv classes in one file: runs use {run}, never {' or '.join(idle)}"
+            found.problems.append(Problem(path, told))
     return found
 
 
@@ -121,7 +124,16 @@ def _reason(error: BaseException) -> str:
 def environments_in(tree: ast.Module, path: Path) -> list[FoundEnvironment]:
     kit_names = _kit_names(tree)
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    return [_describe(node, path, flavour) for node in classes if (flavour := _flavour(node, kit_names))]
+    found = [_describe(node, path, flavour) for node in classes if (flavour := _flavour(node, kit_names))]
+    run = _run_by_atropos(tree, [each.class_name for each in found if each.flavour == "atropos"])
+    return [replace(each, is_run=each.flavour != "atropos" or each.class_name == run) for each in found]
+
+
+def _run_by_atropos(tree: ast.Module, classes: Sequence[str]) -> str:
+    """The file is started as a program: that runs the class whose `cli()` it calls, by custom the last one."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    called = [_dotted(call.value) for call in calls if isinstance(call, ast.Attribute) and call.attr == "cli"]
+    return next((name for name in [*called, *reversed(classes)] if name in classes), "")
 
 
 def _kit_names(tree: ast.Module) -> frozenset[str]:

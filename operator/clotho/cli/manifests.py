@@ -42,9 +42,9 @@ def read_run(path: Path) -> Manifest:
 def environment_manifests(
     found: Discovery, roots: Sequence[Path], *, image: str, image_path: str, as_config_map: bool
 ) -> list[Manifest]:
-    """An Environment for each that was found; with its files in a ConfigMap where that was asked for."""
+    """An Environment for each that can run; with its files in a ConfigMap where that was asked for."""
     manifests: list[Manifest] = []
-    for environment, name in _with_names(found.environments):
+    for environment, name in _with_names(each for each in found.environments if each.is_run):
         if not as_config_map:
             manifests.append(
                 _environment(environment, name, _entry(environment, _inside(environment, roots, image_path)), image)

@@ -143,7 +143,7 @@ def test_several_atropos_classes_in_a_file_are_said(tmp_path: Path) -> None:
     write(tmp_path, "two.py", "class A(BaseEnv): name = 'a'\nclass B(BaseEnv): name = 'b'")
     found = discover([tmp_path])
     assert [each.name for each in found.environments] == ["a", "b"]
-    assert "uses the last" in found.problems[0].what
+    assert "runs use B, never A" in found.problems[0].what
 
 
 def test_neighbours_that_are_imported_come_along(tmp_path: Path) -> None:

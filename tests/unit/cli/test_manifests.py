@@ -62,10 +62,34 @@ def test_what_is_too_large_for_a_config_map_is_said(folder: Path) -> None:
 
 
 def test_names_are_told_apart(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text(
-        "class A(BaseEnv): name = 'x'\nclass B(BaseEnv): name = 'x'\nclass b(BaseEnv): name = 'x'"
-    )
+    for class_name in ("A", "B", "b"):
+        (tmp_path / f"{class_name * 2}.py").write_text(f"class {class_name}(BaseEnv): name = 'x'")
     assert [each["metadata"]["name"] for each in made(tmp_path, image="i")] == ["x", "x-b", "x-2"]
+
+
+TWO = "class Sums(BaseEnv): name = 'sums'\n\n\nclass Products(BaseEnv): name = 'products'\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "run", "idle"),
+    [
+        ("", "Products", "Sums"),
+        ("\nif __name__ == '__main__':\n    Products.cli()\n", "Products", "Sums"),
+        ("\nif __name__ == '__main__':\n    Sums.cli()\n", "Sums", "Products"),
+        ("\nOther.cli()\n", "Products", "Sums"),
+    ],
+)
+def test_of_several_classes_in_a_file_only_the_one_that_runs_gets_a_manifest(
+    tmp_path: Path, ending: str, run: str, idle: str
+) -> None:
+    (tmp_path / "two.py").write_text(TWO + ending)
+    found = discover([tmp_path])
+    assert [each.class_name for each in found.environments] == ["Sums", "Products"], "both are listed"
+    (manifest,) = environment_manifests(found, [tmp_path], image="i", image_path="", as_config_map=False)
+    assert manifest["metadata"]["name"] == run.lower()
+    assert [each.what for each in found.problems] == [
+        f"several BaseEnv classes in one file: runs use {run}, never {idle}"
+    ]
 
 
 @pytest.mark.parametrize(
