@@ -10,7 +10,7 @@ from clotho.api.environment import AnyEnvironment, Environment, UnreadableEnviro
 from clotho.api.status import ResolvedEnvironment
 from clotho.api.training_run import EnvironmentSpec, TrainingRun
 from clotho.plan.situation import Decision, Situation
-from clotho.render.merge import TemplateError, merge
+from clotho.render.merge import TemplateError, check, merge
 
 Catalogue = Mapping[str, AnyEnvironment]
 
@@ -74,6 +74,7 @@ def resolve(asked: EnvironmentSpec, entry: Environment) -> ResolvedEnvironment:
         for field in entry.status.fields
         if field.name == "group_size" and isinstance(field.default, int)
     }
+    check(entry.spec.template, f"environment {asked.environment_name}: spec.template")
     return ResolvedEnvironment(
         name=asked.name,
         environment_name=asked.environment_name,

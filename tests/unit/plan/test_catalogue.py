@@ -126,6 +126,17 @@ def test_a_later_change_does_not_reach_the_run() -> None:
     assert world.now_status.resolved
 
 
+@pytest.mark.parametrize("template", [{}, {"spec": {"containers": [{"name": "main", "image": "mine:1"}]}}])
+def test_a_template_of_the_environment_that_is_no_pod_is_said_with_its_place(template: Body) -> None:
+    world = Named(entry(template={"spec": {"containers": [{"image": "x"}]}}), template=template)
+    world.settle()
+    assert world.pods == {}
+    accepted = world.now_status.condition("Accepted")
+    assert accepted is not None
+    assert accepted.status == "False"
+    assert "environment letters: spec.template.spec.containers[0]: name is missing" in world.now_status.message
+
+
 def test_all_problems_are_said_at_once_and_nothing_is_made() -> None:
     world = Named(entry(), config={"leters": "x", "letters": "", "tokenizer_name": "mine"})
     world.settle()

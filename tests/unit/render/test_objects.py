@@ -1,5 +1,7 @@
 """Promises of the rendered objects that golden files show but do not explain."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -152,6 +154,14 @@ def test_a_template_can_change_much_but_not_what_the_operator_relies_on() -> Non
         ),
         ({"status": {}}, "spec.trainer.template: unknown field status; a template has metadata and spec"),
         ({"spec": 1}, "spec.trainer.template.spec: expected an object, got a number"),
+        (
+            {"spec": {"$patch": "replace", "containers": [{"image": "x"}]}},
+            r"spec.trainer.template.spec.containers\[0\]: name is missing",
+        ),
+        (
+            {"metadata": {"$patch": "replace", "labels": "x"}},
+            "spec.trainer.template.metadata.labels: expected an object, got a string",
+        ),
     ],
 )
 def test_a_template_of_another_shape_is_refused(template: Body, words: str) -> None:
@@ -159,11 +169,38 @@ def test_a_template_of_another_shape_is_refused(template: Body, words: str) -> N
         pods.trainer_pod(run_of(spec(trainer={"template": template})), SETTINGS, restarts=0, attempt=1)
 
 
-@pytest.mark.parametrize("template", [{"spec": None}, {"metadata": None}, {"spec": {"containers": None}}])
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"spec": None},
+        {"metadata": None},
+        {"spec": {"containers": None}},
+        {"spec": {"$patch": "replace", "containers": None}},
+        {"metadata": {"$patch": "replace", "labels": None}},
+    ],
+)
 def test_a_template_that_removes_everything_still_renders(template: Body) -> None:
     """The API server says what is missing; the operator must not stumble."""
     pod = pods.trainer_pod(run_of(spec(trainer={"template": template})), SETTINGS, restarts=0, attempt=1)
     assert pod["metadata"]["name"] == "demo-0123abcd-trainer"
+
+
+def with_scrap(scrap: Any) -> Iterator[Body]:
+    """Templates that have it where something else belongs."""
+    main = {"name": "main"}
+    yield {"metadata": {"labels": scrap}}
+    for containers in (scrap, [scrap], [{"name": scrap}], [main | {"env": scrap}], [main | {"env": [{"name": scrap}]}]):
+        yield {"spec": {"containers": containers}}
+        yield {"spec": {"initContainers": containers}}
+
+
+@pytest.mark.parametrize("directive", [{}, {"$patch": "replace"}])
+@pytest.mark.parametrize("scrap", [None, 1, "x", [], ["x"], [[]], {}, {"x": 1}])
+def test_whatever_a_template_is_it_renders_or_is_refused(scrap: Any, directive: Body) -> None:
+    for template in with_scrap(scrap):
+        directed = {key: value | directive for key, value in template.items()}
+        with contextlib.suppress(TemplateError):
+            pods.trainer_pod(run_of(spec(trainer={"template": directed})), SETTINGS, restarts=0, attempt=1)
 
 
 def test_the_queue_fits_the_volume() -> None:
