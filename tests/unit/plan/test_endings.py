@@ -53,6 +53,22 @@ def test_the_last_step_before_a_stop_is_remembered() -> None:
     assert world.now_status.results.path == "/x/44"
 
 
+def test_environments_may_leave_after_the_last_step_and_the_run_goes_on() -> None:
+    world = running_world()
+    world.make_progress(100, "saving")
+    for index in range(2):
+        world.end_pod(world.named("environment", index), 0)
+    world.settle()
+    assert (world.phase, world.now_status.restarts) == ("Running", 0)
+    for name in [name for name in world.pods if "-env-" in name]:
+        world.delete_pod(name)
+    world.settle()
+    assert (world.phase, world.components()) == ("Running", ["api-server", "trainer"])
+    world.make_progress(100, "finished")
+    world.settle()
+    assert world.phase == "Completed"
+
+
 def test_a_suspended_run_goes_on_with_what_it_had_and_a_new_clock() -> None:
     world = running_world(deadlineSeconds=1000)
     world.make_progress(41)

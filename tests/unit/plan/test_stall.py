@@ -118,6 +118,16 @@ def test_environments_that_wait_inside_for_ever_are_a_standstill_too() -> None:
     assert world.now_status.stall.cause == "EnvironmentsNotReady"
 
 
+def test_a_final_checkpoint_that_takes_long_is_not_a_standstill() -> None:
+    world = running_world(**RESTART)
+    world.make_progress(100, "saving")
+    world.settle()
+    world.advance(10_000)
+    world.settle()
+    assert (world.phase, world.now_status.stall, world.now_status.restarts) == ("Running", None, 0)
+    assert STALLED not in world.events
+
+
 def test_waiting_for_a_node_is_not_a_standstill() -> None:
     world = World(running_world(**STALL).spec)
     world.settle()
