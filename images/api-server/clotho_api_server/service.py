@@ -115,12 +115,18 @@ class Service:
         """Leases run out and environments fall silent without anybody calling."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            if self.state.leased_batches:
-                expired = await self.change(lambda ledger: ledger.expire(time.monotonic()))
-                self.metrics.lease_expiries.inc(expired)
-            for env_id in self.presence.overdue(self.state.environments, time.monotonic()):
-                log.warning("environment %s is silent", self.state.environments[env_id].name)
-                await self.change(lambda ledger, id=env_id: ledger.set_connected(id, False))  # type: ignore[misc]
+            try:
+                await self._sweep_once()
+            except Exception as error:  # a full disk, a reset in between: the next round sees to it
+                log.warning("leases and silent environments were not looked after: %s", error)
+
+    async def _sweep_once(self) -> None:
+        if self.state.leased_batches:
+            expired = await self.change(lambda ledger: ledger.expire(time.monotonic()))
+            self.metrics.lease_expiries.inc(expired)
+        for env_id in self.presence.overdue(self.state.environments, time.monotonic()):
+            log.warning("environment %s is silent", self.state.environments[env_id].name)
+            await self.change(lambda ledger, id=env_id: ledger.set_connected(id, False))  # type: ignore[misc]
 
     def note_lease(self) -> None:
         self.last_lease = datetime.now(UTC)

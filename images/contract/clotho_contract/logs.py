@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
@@ -23,12 +24,28 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
-def set_up(level: str = "INFO", stream: TextIO | None = None) -> None:
+class _Hiding(logging.Formatter):
+    """Whatever a line is made of, a stranger's traceback too, no secret is in it."""
+
+    def __init__(self, inner: logging.Formatter, secrets: Sequence[str]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without(self._secrets, self._inner.format(record))
+
+
+def without(secrets: Sequence[str], text: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+def set_up(level: str = "INFO", stream: TextIO | None = None, secrets: Sequence[str] = ()) -> None:
     """To standard output, unless a command keeps that for its own results."""
     stream = stream or sys.stdout
     handler = logging.StreamHandler(stream)
-    if not stream.isatty():
-        handler.setFormatter(JsonFormatter())
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
+    plain = logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S")
+    handler.setFormatter(_Hiding(plain if stream.isatty() else JsonFormatter(), secrets))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -137,7 +137,7 @@ class Training(Settings, frozen=True):
     max_staleness: Annotated[
         int, Meta(ge=0, description="Drop groups made by a policy more than this many steps old; 0 keeps all.")
     ] = 0
-    seed: Annotated[int, Meta(ge=0, description="Seeds weights, data order and sampling.")] = 0
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1, description="Seeds weights, data order and sampling.")] = 0
 
 
 class Vllm(Settings, frozen=True):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 import msgspec
 import yaml
+from msgspec import structs
 
 import clotho_contract.config as run_config
 from clotho_contract import description, logs, termination
@@ -47,7 +48,8 @@ Try one without a cluster, against any OpenAI-compatible server:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     options = _parser().parse_args(arguments)
-    logs.set_up(stream=sys.stderr if options.command in ("process", "describe") else sys.stdout)
+    secrets = [os.environ[name] for name in (API_KEY_VARIABLE, TOKEN_VARIABLE) if os.environ.get(name)]
+    logs.set_up(stream=sys.stderr if options.command in ("process", "describe") else sys.stdout, secrets=secrets)
     try:
         ending: Termination = options.run(options)
     except REFUSALS as error:
@@ -58,7 +60,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Exception as error:
         log.exception("the environment kit failed")
         ending = Termination(reason="InternalError", message=f"{type(error).__name__}: {error}")
-    _leave(ending)
+    _leave(structs.replace(ending, message=logs.without(secrets, ending.message)))
 
 
 def _leave(ending: Termination) -> NoReturn:

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections import defaultdict
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -15,6 +15,7 @@ from clotho_environment.conversation import Conversation
 from clotho_environment.policy import Policy, PolicyError, PolicyUnavailableError
 
 SESSION_HEADER: Final = "X-Session-ID"  # what tells the conversations of concurrent agents apart
+MOST_SESSIONS: Final = 4096  # far more than agents at once
 _NOT_SAMPLING: Final = frozenset({"model", "messages", "tools", "n", "stream", "stream_options", "logprobs", "user"})
 
 
@@ -23,7 +24,7 @@ class Recorder:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._turns: defaultdict[str, list[Completion]] = defaultdict(list)
+        self._turns: OrderedDict[str, list[Completion]] = OrderedDict()
         self.base_url = ""
 
     @asynccontextmanager
@@ -53,8 +54,15 @@ class Recorder:
             return _problem(400, str(error))
         except PolicyUnavailableError as error:
             return _problem(503, str(error))
-        self._turns[request.headers.get(SESSION_HEADER, "")].append(turn)
+        self._remember(request.headers.get(SESSION_HEADER, ""), turn)
         return web.Response(body=_answer(turn, str(body.get("model"))), content_type="application/json")
+
+    def _remember(self, session: str, turn: Completion) -> None:
+        """Nobody takes the conversations of agents that were stopped: the oldest go."""
+        self._turns.setdefault(session, []).append(turn)
+        self._turns.move_to_end(session)
+        if len(self._turns) > MOST_SESSIONS:
+            self._turns.popitem(last=False)
 
 
 async def _over(_: Sequence[Message]) -> Completion:

@@ -51,8 +51,8 @@ class Tally(logging.Handler):
 
     def add_to(self, ending: Termination) -> Termination:
         is_good = ending.reason == "Finished"
-        output = "" if is_good else "\n".join(self._tail)[-OUTPUT_LIMIT:]
-        trial = msgspec.structs.replace(self._trial, output=self._hide(output))
+        output = "" if is_good else self._hide("\n".join(self._tail))[-OUTPUT_LIMIT:]
+        trial = msgspec.structs.replace(self._trial, output=output)
         return msgspec.structs.replace(ending, message=self._hide(ending.message), trial=trial)
 
     def _hide(self, text: str) -> str:

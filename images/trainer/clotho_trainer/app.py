@@ -63,9 +63,9 @@ async def train(options: Options) -> Termination:
 async def _train(config: RunConfig, options: Options, token: str, board: Board, stack: AsyncExitStack) -> Termination:
     stop = _stop_on_signals()
     inference = InferenceServer(token)
-    await stack.enter_async_context(_listening(_status_application(board), options.host, options.status_port))
+    await stack.enter_async_context(listening(_status_application(board), options.host, options.status_port))
     if token:
-        await stack.enter_async_context(_listening(inference.application(), options.host, options.inference_port))
+        await stack.enter_async_context(listening(inference.application(), options.host, options.inference_port))
     data = Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH)))
     checkpoints = Checkpoints(data / "checkpoints", config.training.checkpoint.keep)
     source = await _source(config, token, checkpoints, stop, stack)
@@ -113,8 +113,8 @@ def _status_application(board: Board) -> web.Application:
 
 
 @asynccontextmanager
-async def _listening(app: web.Application, host: str, port: int) -> AsyncIterator[None]:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
+async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[None]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2, handler_cancellation=True)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

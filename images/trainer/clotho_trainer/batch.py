@@ -13,7 +13,7 @@ Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
 Normalization = Literal["group", "batch", "none"]
 
-_STD_FLOOR = 1e-4  # what TRL adds to the deviation
+_LEAST_DEVIATION = 1e-8  # rewards that are all alike have none
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def group_advantages(scores: Sequence[Sequence[float]], normalization: Normaliza
     else:
         deviations = [_deviation(np.asarray(group, np.float64)) for group in scores]
     scaled = zip(centred, deviations, strict=True)
-    return [(values / (deviation + _STD_FLOOR)).astype(np.float32) for values, deviation in scaled]
+    return [(values / max(deviation, _LEAST_DEVIATION)).astype(np.float32) for values, deviation in scaled]
 
 
 def make_row(group: Group, index: int, advantage: float, max_tokens: int) -> Row | None:

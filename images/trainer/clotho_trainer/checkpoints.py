@@ -45,7 +45,7 @@ class Checkpoints:
             shutil.rmtree(final)
         staging.rename(final)
         flush(self.folder)
-        self._prune()
+        self._prune(step)
         return CheckpointInfo(step=step, path=str(final))
 
     def newest(self) -> CheckpointInfo | None:
@@ -66,8 +66,11 @@ class Checkpoints:
         named = [path for path in self.folder.iterdir() if path.name.removeprefix(_PREFIX).isdigit()]
         return sorted((int(path.name.removeprefix(_PREFIX)), path) for path in named)
 
-    def _prune(self) -> None:
-        for _, path in self._steps()[: -self._keep]:
+    def _prune(self, written: int) -> None:
+        """What claims to be newer than what was just written is damaged: the run did not go on from there."""
+        past = [path for step, path in self._steps() if step <= written]
+        newer = [path for step, path in self._steps() if step > written]
+        for path in past[: -self._keep] + newer:
             shutil.rmtree(path, ignore_errors=True)
 
     def _clear_staging(self) -> None:

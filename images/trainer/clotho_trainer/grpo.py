@@ -95,14 +95,15 @@ class GroupTrainer(GRPOTrainer):
         # Rows that came without log-probabilities count as sampled by the policy as it is now.
         known = torch.where(old.isnan(), self._logprobs.detach(), old)
         self._inputs["old_per_token_logps"] = known
-        self._note_drift((self._logprobs.detach() - known).abs())
+        self._note("cross_entropy", -self._logprobs.detach())
+        # How far the policy is from the one that sampled: older weights, and another way of computing the same.
+        self._note("sampling/logprob_difference", (self._logprobs.detach() - known).abs())
         return result
 
-    def _note_drift(self, differences: torch.Tensor) -> None:
-        """How far the policy is from the one that sampled: older weights, and another way of computing the same."""
-        sampled = self._inputs["completion_mask"] * self._inputs["tool_mask"]
-        mean = (differences * sampled).sum() / sampled.sum().clamp(min=1)
-        self._metrics["train"]["sampling/logprob_difference"].append(mean.item())
+    def _note(self, name: str, values: torch.Tensor) -> None:
+        """The mean over the tokens that are trained."""
+        trained = self._inputs["completion_mask"] * self._inputs["tool_mask"]
+        self._metrics["train"][name].append(((values * trained).sum() / trained.sum().clamp(min=1)).item())
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         self._inputs = inputs

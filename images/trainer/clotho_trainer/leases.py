@@ -86,7 +86,6 @@ class LeasedBatch:
         self._api = api
         self._lease = lease
         self._digest = digest
-        self.figures: Mapping[str, float] = {}
 
     def read(self, vocabulary: int) -> Reading:
         sound: list[groups.Group] = []
@@ -100,6 +99,9 @@ class LeasedBatch:
 
     def held(self) -> AbstractAsyncContextManager[None]:
         return self._api.renewed(self._lease)
+
+    def figures(self, found: Mapping[str, float]) -> Mapping[str, float]:
+        return {}
 
     async def trained(self, step: int, figures: Mapping[str, float]) -> None:
         await self._source.acknowledge(self._lease, self._digest, step)

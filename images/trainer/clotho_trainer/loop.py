@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,10 +81,11 @@ class TrainingLoop:
         async with delivery.held():
             batch = await self._in_thread(lambda: self._read(delivery))
             if batch.trained_tokens:
-                figures = await self._step(batch, delivery.figures)
+                figures = await self._step(batch, delivery)
             else:
                 log.warning("a batch held nothing to train on")
         await delivery.trained(self._backend.version, figures)
+        self._board.update(total_steps=self._total)  # data that gave no step makes the run shorter
 
     def _read(self, delivery: Delivery) -> Batch:
         reading = delivery.read(self._backend.vocabulary)
@@ -97,13 +98,14 @@ class TrainingLoop:
             self._board.dropped_groups.labels("stale").inc()
         return batch
 
-    async def _step(self, batch: Batch, known: Mapping[str, float]) -> dict[str, float]:
+    async def _step(self, batch: Batch, delivery: Delivery) -> dict[str, float]:
         backend = self._backend
         rate = learning_rate(structs.replace(self._config.training, steps=self._total), backend.version)
         compiles = backend.compiles
         with self._board.stepping("compiling" if compiles else "training"):
             began = time.monotonic()
-            figures = batch.figures | dict(known) | await self._in_thread(lambda: backend.step(batch, rate))
+            figures = batch.figures | await self._in_thread(lambda: backend.step(batch, rate))
+            figures |= delivery.figures(figures)
             await backend.engine.publish()
         ended = time.monotonic()
         if compiles:

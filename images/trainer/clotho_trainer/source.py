@@ -27,9 +27,8 @@ class Delivery(Protocol):
     def held(self) -> AbstractAsyncContextManager[None]:
         """Nobody else gets these groups meanwhile."""
 
-    @property
-    def figures(self) -> Mapping[str, float]:
-        """What the source knows about them."""
+    def figures(self, found: Mapping[str, float]) -> Mapping[str, float]:
+        """What the source knows about them, given what training found."""
 
     async def trained(self, step: int, figures: Mapping[str, float]) -> None:
         """The policy has learned from them, and has this many steps now."""

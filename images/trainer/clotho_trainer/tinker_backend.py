@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from clotho_contract.config import RunConfig
-from clotho_contract.settings import Training
+from clotho_contract.settings import Lora
 from clotho_trainer.batch import Batch, Row, Rules
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.engine import Completion, Engine, EngineBusyError, FinishReason, Request
@@ -30,7 +30,7 @@ class TinkerBackend:
     compiles = False
 
     def __init__(self, config: RunConfig, work: Path) -> None:
-        check(config.training)
+        check(config)
         self._sdk = _sdk()
         self._training = config.training
         self._run = config.run.id
@@ -167,11 +167,14 @@ class TinkerEngine:
         sampling = request.sampling
         if sampling.min_tokens or sampling.ignore_end:
             raise ValueError("the tinker backend always ends at the end token: min_tokens and ignore_eos cannot be had")
+        limit, length = self._backend.context, len(request.prompt)
+        if length >= limit:
+            raise ValueError(f"the prompt has {length} tokens; training.maxTokens is {limit}")
         version, sampler = self._sampler
         stops: list[Any] = [*sampling.stop] or sorted(sampling.stop_tokens)  # the service takes one kind at a time
         types = self._backend._sdk.types
         parameters = types.SamplingParams(
-            max_tokens=min(sampling.max_tokens, self._backend.context - len(request.prompt)),
+            max_tokens=min(sampling.max_tokens, limit - length),
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k or -1,
@@ -199,9 +202,15 @@ class TinkerEngine:
         )
 
 
-def check(training: Training) -> None:
+def check(config: RunConfig) -> None:
     """Refuse what the service would silently leave out."""
+    training, lora, usual = config.training, config.training.lora, Lora()
     unknown = {
+        f"model.quantization {config.model.quantization}": config.model.quantization != "none",
+        f"inference.engine {config.inference.engine}": config.inference.engine != "auto",
+        "training.lora.alpha": lora.alpha != usual.alpha,
+        "training.lora.dropout": bool(lora.dropout),
+        "training.lora.targetModules": lora.target_modules != usual.target_modules,
         "training.loss.beta": bool(training.loss.beta),
         "training.loss.entropyCoefficient": bool(training.loss.entropy_coefficient),
         "training.loss.importanceSampling sequence": training.loss.importance_sampling != "token",

@@ -59,10 +59,10 @@ class WandbTracker:
         import wandb
 
         entry: dict[str, Any] = {**figures, "step": step}
-        if samples:
-            rows = [[step, *sample] for sample in samples]
-            entry["completions"] = wandb.Table(columns=["step", "prompt", "completion", "score"], data=rows)
         try:
+            if samples:
+                rows = [[step, *sample] for sample in samples]
+                entry["completions"] = wandb.Table(columns=["step", "prompt", "completion", "score"], data=rows)
             self._run.log(entry)
         except Exception as error:
             log.warning("Weights & Biases did not take step %d: %s", step, error)

@@ -7,13 +7,16 @@ import errno
 import gzip
 import json
 import os
+import sqlite3
 from typing import Any
 
 import aiohttp
 import pytest
 
 from clotho_api_server import bodies
+from clotho_api_server import service as service_module
 from clotho_api_server.access import Access
+from clotho_api_server.ledger import Ledger
 from clotho_contract import api_status
 
 
@@ -270,6 +273,28 @@ async def test_a_full_disk_is_survived(api, monkeypatch: pytest.MonkeyPatch, cal
     assert (await api.get("/status"))["queue_size"] == 1
     await api.post("/scored_data", group(2), headers={"Idempotency-Key": "two"})
     assert [marks((await api.get("/batch"))["batch"]) for _ in range(2)] == [[1], [2]]
+
+
+async def test_a_failed_write_does_not_end_the_watch_over_environments(
+    servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "SWEEP_SECONDS", 0.01)
+    failures = 0
+
+    def fails_at_first(ledger: Ledger, env_id: int, connected: bool) -> None:
+        nonlocal failures
+        failures += 1
+        if failures < 3:
+            raise sqlite3.OperationalError("database or disk is full")
+        set_connected(ledger, env_id, connected)
+
+    set_connected = Ledger.set_connected
+    async with servers.serving(environment_timeout=0.05) as api:
+        await api.register()
+        await api.register_environment()
+        monkeypatch.setattr(Ledger, "set_connected", fails_at_first)
+        assert await api.service.until(lambda state: not state.environments[0].connected, 30)
+    assert failures == 3
 
 
 async def test_a_full_index_is_survived(api) -> None:

@@ -105,6 +105,14 @@ async def test_rollouts_that_always_fail_end_it(tmp_path, run, variables):
     assert "Error in collect_trajectories: 'answer'" in running.last_words["message"]
 
 
+async def test_a_refused_token_ends_it(tmp_path, run, variables):
+    api_server, _ = run
+    async with serve(tmp_path, run, LETTERS, variables | {"CLOTHO_TOKEN": "outdated"}, steps=50) as running:
+        assert await running.wait() == 1
+    assert running.last_words["reason"] == "Unauthorized"
+    assert running.last_words["message"] == f"{api_server.url} refuses our token (401)"
+
+
 async def test_a_file_that_does_not_start_is_quoted(tmp_path, run, variables):
     broken = tmp_path / "no_start.py"
     broken.write_text("raise RuntimeError('no such dataset')\n")
@@ -159,6 +167,16 @@ async def test_describe(tmp_path, variables):
     assert fields["eval_handling"]["default"] == "STOP_TRAIN"
     assert "STOP_TRAIN" in fields["eval_handling"]["enum"]
     assert fields["rollout_server_url"]["fixed"]
+
+
+async def test_what_cannot_say_its_settings_is_described_by_its_kind_of_config(tmp_path, variables):
+    text = LETTERS.read_text().replace("return LettersConfig(group_size=8)", "return {}['HF_TOKEN']")
+    (tmp_path / "needy.py").write_text(text)
+    async with command(tmp_path, "describe", "--entry", f"atropos:{tmp_path}/needy.py", variables=variables) as running:
+        assert await running.wait() == 0, running.log
+    fields = {field["name"]: field for field in json.loads(running.output)["fields"]}
+    assert fields["letters"]["default"] == "abcdefgh"
+    assert fields["group_size"]["default"] == 4
 
 
 async def test_describing_what_is_no_environment(tmp_path, variables):

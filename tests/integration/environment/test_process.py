@@ -160,6 +160,8 @@ async def test_the_key_is_in_no_result(tmp_path, inference):
     assert "the key is None" in words
     assert "Bearer ***" in words
     assert KEY not in words
+    assert "Bearer ***" in running.log
+    assert KEY not in running.log
 
 
 TELLS = """

@@ -1,5 +1,6 @@
 """The inference port as its clients use it: SGLang's and OpenAI's dialects, the token, and the tokenizer's files."""
 
+import asyncio
 import base64
 import io
 import tarfile
@@ -9,9 +10,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 
+from clotho_trainer.app import listening
+from clotho_trainer.inference.engine import Completion, Request
 from clotho_trainer.inference.server import InferenceServer, Service
+from integration.trainer.ports import free_port
 from integration.trainer.tiny import backend, config
 
 TOKEN = "the-run's-token"
@@ -153,6 +158,37 @@ async def test_a_tokenizer_without_chat_template_is_said_clearly(model: Path, tm
         policy.tokenizer.chat_template = "{{ raise_exception('roles must alternate') }}"
         answer = await post(client, "/v1/chat/completions", body, status=400)
         assert answer["detail"] == "the chat template refuses these messages: roles must alternate"
+
+
+async def test_a_client_that_goes_away_is_not_answered_for_nothing() -> None:
+    asked, given_up = asyncio.Event(), asyncio.Event()
+
+    class Waiting:
+        async def start(self) -> None: ...
+
+        async def publish(self) -> None: ...
+
+        async def stop(self) -> None: ...
+
+        def problem(self) -> str | None:
+            return None
+
+        async def generate(self, request: Request) -> list[Completion]:
+            asked.set()
+            try:
+                return await asyncio.Future[list[Completion]]()
+            finally:
+                given_up.set()
+
+    server = InferenceServer(TOKEN)
+    server.service = Service(Waiting(), None, "tiny/model", 96, 64, 1.0)
+    port = free_port()
+    async with listening(server.application(), "127.0.0.1", port), ClientSession(headers=BEARER) as session:
+        body = {"input_ids": [6], "sampling_params": {"max_new_tokens": 5}}
+        request = asyncio.create_task(session.post(f"http://127.0.0.1:{port}/generate", json=body))
+        await asyncio.wait_for(asked.wait(), 30)
+        request.cancel()
+        await asyncio.wait_for(given_up.wait(), 30)
 
 
 async def test_while_the_model_loads_the_answer_is_not_yet() -> None:

@@ -24,14 +24,19 @@ def a_group(**changes: object) -> Group:
     ("normalization", "expected"),
     [
         ("none", [[0.5, -0.5], [1.0, -1.0]]),
-        ("group", [[0.7070, -0.7070], [0.7071, -0.7071]]),
-        ("batch", [[0.3973, -0.3973], [0.7947, -0.7947]]),
+        ("group", [[0.70711, -0.70711], [0.70711, -0.70711]]),
+        ("batch", [[0.39736, -0.39736], [0.79472, -0.79472]]),
     ],
 )
 def test_advantages_are_centred_on_the_group(normalization: str, expected: list[list[float]]) -> None:
     got = group_advantages([[1.0, 0.0], [3.0, 1.0]], normalization)  # type: ignore[arg-type]
     for values, wanted in zip(got, expected, strict=True):
-        assert values == pytest.approx(wanted, abs=2e-4)
+        assert values == pytest.approx(wanted, abs=1e-5)
+
+
+def test_small_differences_count_as_much_as_large_ones() -> None:
+    small, large = group_advantages([[1e-5, 0.0], [10.0, 0.0]], "group")
+    assert small == pytest.approx(large, rel=1e-5)
 
 
 def test_a_group_of_equal_scores_teaches_nothing() -> None:

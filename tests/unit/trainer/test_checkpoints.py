@@ -64,6 +64,18 @@ def test_a_damaged_one_is_passed_over_with_a_warning(
     assert sentence in caplog.text
 
 
+def test_damaged_newer_ones_never_push_out_what_was_just_written(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    roomier = Checkpoints(checkpoints.folder, keep=5)
+    roomier.write(25, fill)
+    for step in (50, 75):
+        (Path(roomier.write(step, fill).path) / "weights.bin").write_bytes(b"")
+    assert checkpoints.newest() is not None
+    written = checkpoints.write(30, fill)
+    assert checkpoints.newest() == written
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000030"]
+
+
 def test_a_damaged_one_can_be_written_again(checkpoints: Checkpoints) -> None:
     written = checkpoints.write(5, fill)
     (Path(written.path) / "weights.bin").write_bytes(b"")

@@ -93,7 +93,20 @@ def test_the_data_ends_after_its_passes() -> None:
         epochs.advance(len(taken), step, {"reward/mean": float(step), "loss": 1.0})
     assert sizes == [4, 4, 4, 4, 4]
     assert epochs.last_step == 5
-    assert epochs.figures() == {"epoch": 2.0, "epoch/reward_mean": 4.5, "epoch/loss": 1.0}
+
+
+def test_the_step_that_ends_a_pass_tells_its_averages_also_after_a_resume() -> None:
+    told = []
+    epochs = Epochs(records=10, each=4, limit=2, seed=None)
+    for step in range(1, 6):
+        found = {"reward/mean": float(step), "loss": 1.0}
+        told.append(epochs.figures(4, found))
+        epochs.advance(4, step, found)
+        epochs = Epochs(records=10, each=4, limit=2, seed=None, step=step, **epochs.state())
+    assert [figures["epoch"] for figures in told] == [0.4, 0.8, 1.2, 1.6, 2.0]
+    assert told[1] == {"epoch": 0.8}
+    assert told[2] == {"epoch": 1.2, "epoch/reward_mean": 2.0, "epoch/loss": 1.0}
+    assert told[4] == {"epoch": 2.0, "epoch/reward_mean": 4.5, "epoch/loss": 1.0}
 
 
 def test_a_batch_without_a_step_still_uses_up_its_records() -> None:

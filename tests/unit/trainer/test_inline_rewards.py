@@ -36,6 +36,15 @@ def test_a_measure_gets_what_it_names() -> None:
     assert Measure("curious", curious).score(RECORD, [outcome]) == [111.0]
 
 
+def test_the_expected_answer_may_be_left_out_for_something_named() -> None:
+    def harder(output: str, record: dict[str, Any]) -> float:
+        return len(output) + record["level"]
+
+    assert Measure("harder", harder).score(RECORD, OUTCOMES) == [2.0, 2.0, 1.0]
+    said = Outcome("4", messages=({"role": "assistant", "content": "4"},))
+    assert Measure("turns", lambda output, messages: len(messages)).score(RECORD, [said]) == [1.0]
+
+
 def test_a_group_function_gets_columns_as_lists() -> None:
     seen: dict[str, Any] = {}
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,9 +65,9 @@ class Backend:
 class Source:
     """The same two answers for ever; it is its own delivery."""
 
-    opening, last_step = "nothing", None
+    opening = "nothing"
+    last_step: int | None = None
     activity: State = "waiting"
-    figures: Mapping[str, float] = {}
 
     async def prepare(self) -> None: ...
 
@@ -82,6 +82,9 @@ class Source:
     def held(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
+    def figures(self, found: Mapping[str, float]) -> Mapping[str, float]:
+        return {}
+
     async def trained(self, step: int, figures: Mapping[str, float]) -> None: ...
 
     async def checkpointed(self, step: int) -> None: ...
@@ -92,25 +95,42 @@ class Source:
         return {}
 
 
+def loop_of(board: Board, backend: Backend, source: Source, folder: Path, executor: Executor) -> TrainingLoop:
+    tracker: Any = SimpleNamespace(log=lambda *_: None, wants_samples=lambda _: False)
+    return TrainingLoop(CONFIG, lambda: CONFIG, backend, source, Checkpoints(folder, keep=1), board, tracker, executor)
+
+
 async def test_the_step_that_compiles_says_so_and_how_long_it_took(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     board = Board(2, stall_seconds=60)
-    backend, tracker = Backend(board), SimpleNamespace(log=lambda *_: None, wants_samples=lambda _: False)
+    backend = Backend(board)
     caplog.set_level(logging.INFO)
     with ThreadPoolExecutor(1) as executor:
-        loop = TrainingLoop(
-            CONFIG,
-            lambda: CONFIG,
-            backend,
-            Source(),
-            Checkpoints(tmp_path, keep=1),
-            board,
-            tracker,  # type: ignore[arg-type]
-            executor,
-        )
-        end = await loop.run(asyncio.Event())
+        end = await loop_of(board, backend, Source(), tmp_path, executor).run(asyncio.Event())
     assert end.reason == "Finished"
     assert backend.states == ["compiling", "compiling", "training", "training"]
     told = [message for message in caplog.messages if "compiled" in message]
     assert told == ["the layers are compiled: their first step took 0 s"]
+
+
+class ShortData(Source):
+    """Two batches, the second of which holds nothing to train on."""
+
+    last_step = 2
+    _taken = 0
+
+    def read(self, vocabulary: int) -> Reading:
+        self._taken += 1
+        return super().read(vocabulary) if self._taken == 1 else Reading([])
+
+    async def trained(self, step: int, figures: Mapping[str, float]) -> None:
+        self.last_step = step + 2 - self._taken
+
+
+async def test_data_that_gives_fewer_steps_makes_the_run_shorter(tmp_path: Path) -> None:
+    board = Board(2, stall_seconds=60)
+    with ThreadPoolExecutor(1) as executor:
+        end = await loop_of(board, Backend(board), ShortData(), tmp_path, executor).run(asyncio.Event())
+    assert (end.reason, end.message) == ("Finished", "all 1 steps are done and saved")
+    assert (board.progress.step, board.progress.total_steps) == (1, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from clotho_environment.conversation import Conversation
 from clotho_environment.environment import Config, Environment
 from clotho_environment.failures import EnvironmentFailedError
 from clotho_environment.group import Group
@@ -67,20 +68,21 @@ class Verifiers(Environment[VerifiersConfig, Any]):
 
     async def rollout(self, item: Any, policy: Policy) -> Group:
         recorder = await self._record(policy)
-        traces = await asyncio.gather(*(self._play(item, recorder) for _ in range(self.config.group_size)))
-        return Group([recorder.take(trace.id) for trace in traces], [trace.reward for trace in traces])
+        played = await asyncio.gather(*(self._play(item, recorder) for _ in range(self.config.group_size)))
+        return Group([conversation for conversation, _ in played], [reward for _, reward in played])
 
-    async def _play(self, task: Any, recorder: Recorder) -> Any:
+    async def _play(self, task: Any, recorder: Recorder) -> tuple[Conversation, float]:
         context = vf.ModelContext(
             model="policy",
             client=vf.EvalClientConfig(base_url=recorder.base_url, api_key_var="CLOTHO_NO_KEY_NEEDED"),
             sampling=self._sampling(),
         )
         episode = await self._env.run_episode(task, context)
+        conversations = [recorder.take(trace.id) for trace in episode.traces]
         problems = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         if problems:
             raise RuntimeError(f"{problems[0].type}: {problems[0].message}")
-        return episode.traces[0]
+        return conversations[0], episode.traces[0].reward
 
     def _sampling(self) -> Any:
         return vf.types.SamplingConfig(temperature=self.config.temperature, max_tokens=self.config.max_tokens)

@@ -92,9 +92,10 @@ class Supervisor:
         """Atropos alone would never end: it waits for a step beyond the last."""
         groups, failures_then = 0, 0
         while True:
-            self._step = await self._gateway.current_step()
+            step = await self._gateway.current_step()
             if self._gateway.refusal:
                 return Termination(reason="Unauthorized", message=self._gateway.refusal)
+            self._step = self._step if step is None else step
             if self._step >= self._steps():
                 message = f"the run reached its last step, {self._step}"
                 return Termination(reason="Finished", message=message, step=self._step)

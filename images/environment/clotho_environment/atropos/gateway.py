@@ -89,9 +89,10 @@ class Gateway:
         finally:
             await runner.cleanup()
 
-    async def current_step(self) -> int:
+    async def current_step(self) -> int | None:
+        """None when the API server refuses to say."""
         answer = await self._call("api", "GET", "/status")
-        return int(msgspec.json.decode(answer.body)["current_step"])
+        return int(msgspec.json.decode(answer.body)["current_step"]) if answer.status == 200 else None
 
     async def disconnect(self) -> None:
         """Atropos environments never say goodbye themselves."""

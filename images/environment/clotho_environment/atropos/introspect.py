@@ -72,6 +72,14 @@ def schemas(kind: Any) -> dict[str, dict[str, Any]]:
     return {name: field_schema(field, definitions) for name, field in schema["properties"].items()}
 
 
+def defaults(kind: Any) -> Any:
+    """What the environment starts with; where it cannot say (no key, no dataset), what its kind of config has."""
+    try:
+        return kind.config_init()[0]
+    except Exception:
+        return kind.env_config_cls()
+
+
 def describe(path: str) -> dict[str, object]:
     module = load(path)
     base = getattr(sys.modules.get("atroposlib.envs.base"), "BaseEnv", None)  # imported by every environment file
@@ -83,7 +91,7 @@ def describe(path: str) -> dict[str, object]:
     if not classes:
         raise SystemExit(f"{path} has no subclass of BaseEnv")
     kind = classes[-1]
-    config, _ = kind.config_init()
+    config = defaults(kind)
     return {
         "name": kind.name or kind.__name__.lower(),
         "className": kind.__name__,

@@ -208,9 +208,14 @@ class VllmEngine:
 
 
 async def _log_lines(output: asyncio.StreamReader | None) -> None:
-    if output is not None:
-        async for line in output:
-            log.info("%s", line.decode(errors="replace").rstrip())
+    while output is not None:
+        try:
+            line = await output.readline()
+        except ValueError:
+            continue  # one that is too long is left out; a reader that gave up would block vLLM
+        if not line:
+            return
+        log.info("%s", line.decode(errors="replace").rstrip())
 
 
 def _completion_request(request: Request, model: str, context: int) -> dict[str, Any]:

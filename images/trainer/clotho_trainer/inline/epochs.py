@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from clotho_trainer.inline.order import indices
 
@@ -12,7 +13,15 @@ _AVERAGED = {"reward/mean": "epoch/reward_mean", "loss": "epoch/loss"}
 
 class Epochs:
     def __init__(
-        self, *, records: int, each: int, limit: int, seed: int | None, position: int = 0, step: int = 0
+        self,
+        *,
+        records: int,
+        each: int,
+        limit: int,
+        seed: int | None,
+        step: int = 0,
+        position: int = 0,
+        running: Mapping[str, list[float]] | None = None,
     ) -> None:
         self.position = position  # records taken since the beginning
         self._records = records
@@ -20,8 +29,8 @@ class Epochs:
         self._limit = limit  # passes; 0: no limit
         self._seed = seed  # None keeps the dataset's order
         self._step = step
-        self._running: dict[str, list[float]] = {name: [] for name in _AVERAGED}
-        self._averages: dict[str, float] = {}
+        self._running = dict(running or {})  # figures of the pass so far
+        self._averages: dict[str, float] = {}  # of the last whole pass
 
     @property
     def last_step(self) -> int | None:
@@ -33,21 +42,34 @@ class Epochs:
         count = min(self._each, self._left) if self._limit else self._each
         return indices(self.position, count, records=self._records, seed=self._seed)
 
-    def advance(self, records: int, step: int, figures: Mapping[str, float]) -> None:
-        before, self.position = self.position // self._records, self.position + records
-        self._step = step
-        for name, values in self._running.items():
-            values.extend([figures[name]] if name in figures else [])
-        epoch = self.position // self._records
-        if epoch > before:
-            self._averages = {_AVERAGED[n]: sum(v) / len(v) for n, v in self._running.items() if v}
-            self._running = {name: [] for name in _AVERAGED}
-            log.info("pass %d over the dataset is done", epoch, extra=self._averages)
+    def advance(self, records: int, step: int, found: Mapping[str, float]) -> None:
+        running = self._with(found)
+        if self._ends_pass(records):
+            self._averages, running = _averages(running), {}
+            log.info("pass %d over the dataset is done", self._passes(records), extra=self._averages)
+        self._running, self._step, self.position = running, step, self.position + records
 
-    def figures(self) -> dict[str, float]:
-        """`epoch` counts passes; the averages are those of the last whole one."""
-        return {"epoch": self.position / self._records, **self._averages}
+    def figures(self, records: int, found: Mapping[str, float]) -> dict[str, float]:
+        """Of a step with so many records: `epoch` counts passes, and the averages are those of the last whole one."""
+        averages = _averages(self._with(found)) if self._ends_pass(records) else self._averages
+        return {"epoch": (self.position + records) / self._records, **averages}
+
+    def state(self) -> dict[str, Any]:
+        return {"position": self.position, "running": self._running}
+
+    def _with(self, found: Mapping[str, float]) -> dict[str, list[float]]:
+        return {name: [*self._running.get(name, ()), *([found[name]] if name in found else ())] for name in _AVERAGED}
+
+    def _passes(self, records: int) -> int:
+        return (self.position + records) // self._records
+
+    def _ends_pass(self, records: int) -> bool:
+        return self._passes(records) > self._passes(0)
 
     @property
     def _left(self) -> int:
         return max(self._limit * self._records - self.position, 0)
+
+
+def _averages(running: Mapping[str, list[float]]) -> dict[str, float]:
+    return {_AVERAGED[name]: sum(values) / len(values) for name, values in running.items() if values}

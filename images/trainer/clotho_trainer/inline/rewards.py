@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -75,7 +75,7 @@ class Measure:
             "environment": outcome.environment,
             **outcome.columns,
         }
-        positional = (outcome.output, record.expected)[: _positional(self.function)]
+        positional = (outcome.output, record.expected)[: _positional(self.function, offered)]
         return _guarded(self.name, record, lambda: self.function(*positional, **_wanted(self.function, offered)))
 
     def _checked(self, value: Any, record: Record) -> float:
@@ -162,14 +162,13 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
         return []
 
 
-def _positional(function: Callable[..., Any]) -> int:
+def _positional(function: Callable[..., Any], offered: Container[str]) -> int:
     """How many of output and expected it takes: a function that ignores the expected answer may leave it out."""
-    kinds = [parameter.kind for parameter in _parameters(function)]
-    if not kinds or inspect.Parameter.VAR_POSITIONAL in kinds:
+    parameters = _parameters(function)
+    if not parameters or any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
         return 2
-    return sum(
-        kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds[:2]
-    )
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(parameter.kind in kinds and parameter.name not in offered for parameter in parameters[:2])
 
 
 def _wanted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:

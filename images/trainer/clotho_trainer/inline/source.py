@@ -69,8 +69,9 @@ class InlineSource:
             each=self._config.training.batch_size // inline.group_size,
             limit=inline.dataset.epochs,
             seed=self._config.training.seed if inline.dataset.shuffle else None,
-            position=int(state.get("position", 0)),
             step=backend.version,
+            position=int(state.get("position", 0)),
+            running=state.get("running"),
         )
 
     async def take(self, stop: asyncio.Event, step: int) -> "SampledBatch | None":
@@ -90,7 +91,7 @@ class InlineSource:
         self._config = config
 
     def state(self) -> dict[str, Any]:
-        return {"position": self._epochs.position}
+        return self._epochs.state()
 
     @property
     def _loaded(self) -> Task:
@@ -108,7 +109,7 @@ class InlineSource:
             raise TrainerError(
                 "InvalidConfig", f"inline.dataset: no prompt of a whole batch can be used; {rejected[0]}"
             )
-        figures = _figures(sampled) | {"seconds_sampling": time.monotonic() - began, **self._epochs.figures()}
+        figures = _figures(sampled) | {"seconds_sampling": time.monotonic() - began}
         return SampledBatch([_as_group(t, s) for _, t, s in sampled], rejected, figures, self._epochs, len(chosen))
 
     async def _group(self, record: Record) -> Sampled | str:
@@ -135,7 +136,7 @@ class SampledBatch:
     ) -> None:
         self._groups = groups
         self._rejected = rejected
-        self.figures = figures
+        self._figures = figures
         self._epochs = epochs
         self._records = records
 
@@ -144,6 +145,9 @@ class SampledBatch:
 
     def held(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
+
+    def figures(self, found: Mapping[str, float]) -> Mapping[str, float]:
+        return {**self._figures, **self._epochs.figures(self._records, found)}
 
     async def trained(self, step: int, figures: Mapping[str, float]) -> None:
         self._epochs.advance(self._records, step, figures)

@@ -1,0 +1,22 @@
+"""Conversations of other libraries' agents: kept until somebody takes them, but not for ever."""
+
+from typing import Any
+
+import pytest
+
+from clotho_environment import recorder
+from clotho_environment.completion import Completion
+from clotho_environment.recorder import Recorder
+
+
+def turn(text: str) -> Completion:
+    return Completion(text=text, message={"role": "assistant", "content": text}, tokens=(1,), prompt_tokens=(2,))
+
+
+def test_conversations_that_nobody_takes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "MOST_SESSIONS", 2)
+    policy: Any = None
+    recording = Recorder(policy)
+    for session in ("first", "second", "first", "third"):
+        recording._remember(session, turn(session))
+    assert [len(recording.take(session).turns) for session in ("first", "second", "third")] == [2, 0, 1]
