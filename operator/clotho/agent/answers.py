@@ -52,6 +52,7 @@ def _setting(setting: Setting) -> Answer:
         "exclusive_maximum": field.exclusive_maximum,
         "choices": list(field.enum) or None,
     }
+    decided = {"decided_by": setting.decided_by} if setting.decided_by else {}
     return {
         "name": field.name,
         "type": field.type,
@@ -59,14 +60,15 @@ def _setting(setting: Setting) -> Answer:
         "description": field.description,
         "current_value": setting.value,
         "required": field.required,
+        **decided,
         **{key: value for key, value in limits.items() if value is not None},
     }
 
 
 def said(draft: Draft) -> Answer:
     """What differs from the defaults: what the run will be started with."""
-    fields = {each.field.name: each for each in draft.settings()}
-    return {name: each.value for name, each in fields.items() if each.value != each.field.default}
+    chosen = [each for each in draft.settings() if not each.decided_by]  # the others follow from these
+    return {each.field.name: each.value for each in chosen if each.value != each.field.default}
 
 
 def run_summary(run: Object) -> Answer:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from clotho.api.run_decided import DECIDED_BY
 from clotho_contract.description import ConfigField
 
 _SHOWN: Final = 60
@@ -20,31 +21,49 @@ _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
 }
 
 
-def problems(config: Mapping[str, Any], fields: Sequence[ConfigField], *, omitted: int = 0) -> tuple[str, ...]:
+def problems(
+    config: Mapping[str, Any],
+    fields: Sequence[ConfigField],
+    *,
+    omitted: int = 0,
+    written: Mapping[str, Any] = {},
+) -> tuple[str, ...]:
     """Everything that is wrong, at once: each names the field, the value and what is allowed.
 
     `omitted`: fields that exist but were left out of the description; then an unknown name may well be right.
+    `written`: what the run will write into fields that it decides, where that is known.
     """
-    return tuple(_problems(config, fields, omitted))
+    return tuple(_problems(config, fields, omitted, written))
 
 
-def _problems(config: Mapping[str, Any], fields: Sequence[ConfigField], omitted: int) -> Iterator[str]:
+def _problems(
+    config: Mapping[str, Any], fields: Sequence[ConfigField], omitted: int, written: Mapping[str, Any]
+) -> Iterator[str]:
     known = {field.name: field for field in fields}
     for name, value in config.items():
         if name in known:
-            if problem := value_problem(known[name], value):
+            if known[name].fixed:
+                yield f"config.{name}: {why_fixed(known[name], written)}"
+            elif problem := value_problem(known[name], value):
                 yield f"config.{name}: {problem}"
-        elif not omitted:
-            yield f"config.{name}: unknown field{_suggest(name, known)}"
+    if not omitted:
+        yield from _unknown([name for name in config if name not in known], known)
     for field in fields:
         if field.required and not field.fixed and field.name not in config:
             yield f"config.{field.name}: missing; it has no default"
 
 
+def why_fixed(field: ConfigField, written: Mapping[str, Any]) -> str:
+    """Who decides it, and to what, where that is known."""
+    if field.name not in DECIDED_BY:
+        return f"it is locked to {_show(field.default)}, which the entry decides"
+    value = written.get(field.name)
+    locked = "and cannot be set" if value is None else f"and locked to {_show(value)}"
+    return f"it is decided by the run ({DECIDED_BY[field.name]}) {locked}"
+
+
 def value_problem(field: ConfigField, value: Any) -> str | None:
     """What is wrong with this value for this field; None when nothing is."""
-    if field.fixed:
-        return "it is decided by the run or by the entry and cannot be set"
     kinds = field.type.split(" | ")
     if all(kind in _TYPES for kind in kinds) and not any(_TYPES[kind](value) for kind in kinds):
         return f"{_show(value)} is not of type {field.type}"
@@ -77,13 +96,14 @@ def _length_problem(field: ConfigField, value: str | list[Any]) -> str | None:
     return None
 
 
-def _suggest(name: str, known: Mapping[str, ConfigField]) -> str:
-    settable = [each for each, field in known.items() if not field.fixed]
-    near = difflib.get_close_matches(name, settable, n=3)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    shown = ", ".join(sorted(settable)[:40])
-    return f"; known fields: {shown}{', …' if len(settable) > 40 else ''}"
+def _unknown(names: Sequence[str], known: Mapping[str, ConfigField]) -> Iterator[str]:
+    """The first comes with all that there are: once is enough, and a status has its limits."""
+    settable = sorted(name for name, field in known.items() if not field.fixed)
+    for number, name in enumerate(names):
+        near = difflib.get_close_matches(name, settable, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        all_known = f"{' K' if near else '; k'}nown fields: {', '.join(settable)}" if number == 0 else ""
+        yield f"config.{name}: unknown field{hint}{all_known}"
 
 
 def _show(value: Any) -> str:

@@ -11,8 +11,9 @@ from clotho.api import config_fields, validation
 from clotho.api.environment import Environment
 from clotho.api.lockable import ENVIRONMENT_CONFIG
 from clotho.api.policy import Policy, fill_in, shown, violations
+from clotho.api.run_decided import ATROPOS_ENTRY, DECIDED_BY, DEFAULT_FROM
 from clotho.api.run_fields import run_fields, said_at, with_value
-from clotho.api.training_run import TrainingRunSpec
+from clotho.api.training_run import EnvironmentSpec, TrainingRunSpec
 from clotho_contract.description import ConfigField
 
 PLACE_NAME_LIMIT: Final = 40  # of an environment within a run
@@ -40,6 +41,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     field: ConfigField
     value: Any
     is_locked: bool
+    decided_by: str = ""  # the setting of the run that does, for fields that nobody sets
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -64,13 +66,17 @@ class Draft(Struct, frozen=True, kw_only=True):
     def settings(self) -> Iterator[Setting]:
         locked = self.locked()
         for name, each in self.fields().items():
-            yield Setting(field=each, value=self.value(each), is_locked=name in locked or each.fixed)
+            decided_by = DECIDED_BY.get(name, "the entry") if each.fixed else ""
+            is_locked = name in locked or each.fixed
+            yield Setting(field=each, value=self.value(each), is_locked=is_locked, decided_by=decided_by)
         for name in locked.keys() - self.fields().keys():  # of other environments, or too many to be described
             yield Setting(field=ConfigField(name=name), value=locked[name], is_locked=True)
 
     def value(self, wanted: ConfigField) -> Any:
-        """Locked, said, or else the default."""
+        """Decided by the run, locked, said, or else the default."""
         name, locked = wanted.name, self.locked()
+        if wanted.fixed:
+            return self._written_by_run().get(name, wanted.default)
         if name in locked:
             return locked[name]
         if name == REPLICAS.name:
@@ -78,12 +84,35 @@ class Draft(Struct, frozen=True, kw_only=True):
         elif name in run_fields():
             said = said_at(self.spec, name)
         else:
-            said = self.config.get(name, self.environment.spec.config.get(name))
+            said = {**self._defaults_of_run(), **self.environment.spec.config, **self.config}.get(name)
         return wanted.default if said is None else said
+
+    def _written_by_run(self) -> dict[str, Any]:
+        """What nobody sets, and what it will be; None where it is known only once the run is there."""
+        place = EnvironmentSpec(name=self._place_name())
+        of_place = {
+            "environments[].name": place.name,
+            "environments[].weight": place.weight,
+            "environments[].minBatchAllocation": place.min_batch_allocation,
+        }
+        return {
+            name: self.value(run_fields()[setting]) or None if setting in run_fields() else of_place.get(setting)
+            for name, setting in DECIDED_BY.items()
+        }
+
+    def _defaults_of_run(self) -> dict[str, Any]:
+        is_atropos = self.environment.entry.startswith(ATROPOS_ENTRY)
+        return {name: self.value(run_fields()[path]) for name, path in DEFAULT_FROM.items() if is_atropos}
+
+    def _place_name(self) -> str:
+        return self.environment.metadata.name.replace(".", "-")[:PLACE_NAME_LIMIT].rstrip("-")
 
     def edit(self, name: str, value: Any) -> "Draft":
         """A copy that says so; cross-field problems are left to `problems`, so that edits can come in any order."""
         known, locked = self.fields(), self.locked()
+        if name in known and known[name].fixed:
+            told = f"{name}: {config_fields.why_fixed(known[name], self._written_by_run())}"
+            raise RefusedEditError(told, locked_value=self.value(known[name]))
         if name in locked:
             told = f"{name} is locked to {shown(locked[name])} by {self.policy.title}"
             raise RefusedEditError(told, locked_value=locked[name])
@@ -95,7 +124,7 @@ class Draft(Struct, frozen=True, kw_only=True):
         field = known.get(name, ConfigField(name=name))
         value = _as_meant(field, value)
         if problem := config_fields.value_problem(field, value):
-            raise RefusedEditError(f"{name}: {problem}", **({"locked_value": field.default} if field.fixed else {}))
+            raise RefusedEditError(f"{name}: {problem}")
         return self._with(name, value)
 
     def _with(self, name: str, value: Any) -> "Draft":
@@ -113,7 +142,7 @@ class Draft(Struct, frozen=True, kw_only=True):
                 spec = with_value(spec, path, value)
         name = self.environment.metadata.name
         place: dict[str, Any] = {
-            "name": name.replace(".", "-")[:PLACE_NAME_LIMIT].rstrip("-"),
+            "name": self._place_name(),
             "environmentName": name,
             "config": {**self._described_group_size(), **self.config},
         }
@@ -144,7 +173,9 @@ class Draft(Struct, frozen=True, kw_only=True):
         return (
             *violations(asked, self.policy),
             *validation.problems(name, fill_in(asked, self.policy)),
-            *config_fields.problems(own, described.fields, omitted=described.omitted_fields),
+            *config_fields.problems(
+                own, described.fields, omitted=described.omitted_fields, written=self._written_by_run()
+            ),
         )
 
 

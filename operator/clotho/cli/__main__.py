@@ -27,7 +27,10 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return run(load(options.run), options)
     except Failure as failure:
-        print(f"{options.parser.prog}: {failure}", file=sys.stderr)
+        from clotho.cli.output import printable
+
+        lines = f"{options.parser.prog}: {failure}".split("\n")
+        print("\n".join(map(printable, lines)), file=sys.stderr)
         return failure.code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED

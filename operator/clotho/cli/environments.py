@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clotho.api.run_decided import DECIDED_BY
 from clotho.cli import output
 from clotho.cli.discovery import Discovery
 from clotho.cli.discovery import discover as discover_in
@@ -126,6 +127,8 @@ async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
 
 
 def _default(field: dict[str, Any]) -> str:
+    if field.get("fixed") and field["name"] in DECIDED_BY:
+        return f"({DECIDED_BY[field['name']]})"
     if field.get("required"):
         return "(required)"
     return output.compact(field.get("default"))

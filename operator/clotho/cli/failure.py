@@ -32,6 +32,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
+def listed(kind: str, names: Iterable[str]) -> str:
+    """`Known fields: a, b, ...` on lines of their own, as wide as the terminal."""
+    import textwrap
+
+    from clotho.cli.screen import terminal_width
+
+    text = f"Known {kind}: {', '.join(sorted(names)) or 'none'}"
+    return "\n" + textwrap.fill(text, terminal_width(), subsequent_indent="  ", break_on_hyphens=False)
+
+
 def unknown(kind: str, word: str, known: Iterable[str], code: Exit = Exit.NOT_FOUND) -> Failure:
     names = sorted(known)
     there = f"there is: {', '.join(names)}" if names else "there is none"

@@ -6,12 +6,12 @@ import argparse
 from typing import Any
 
 from clotho.agent.answers import test_answer
-from clotho.api.draft import RefusedEditError
 from clotho.api.inference_test import TIDY_SECONDS
 from clotho.cli import output, view
 from clotho.cli.changes import read_change
+from clotho.cli.drafts import edited_draft
 from clotho.cli.failure import Exit, Failure
-from clotho.cluster.drafting import begin_draft, fresh_name
+from clotho.cluster.drafting import fresh_name
 from clotho.cluster.inference_tests import TestOrder, wait_for_test
 from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.cluster.workspace import Workspace
@@ -19,9 +19,10 @@ from clotho.cluster.workspace import Workspace
 
 async def test(options: argparse.Namespace, workspace: Workspace) -> int:
     """0 when the environment works, 1 when it does not."""
+    draft = await edited_draft(workspace, options.name, map(read_change, options.changes))
     order = TestOrder(
         environment=options.name,
-        config=await _config(options, workspace),
+        config=dict(draft.config),
         models=tuple(options.models or ()),
         base_url=options.base_url,
         secret_name=options.secret,
@@ -65,16 +66,6 @@ async def _tidy(workspace: Workspace, name: str, *, is_kept: bool) -> None:
     except ApiError as error:
         told = f"goes {TIDY_SECONDS // 3600} hours after its end"
         output.note(f"InferenceTest {name} could not be deleted and {told}: {error.message}")
-
-
-async def _config(options: argparse.Namespace, workspace: Workspace) -> dict[str, Any]:
-    try:
-        draft = await begin_draft(workspace, options.name, {})
-        for name, value in map(read_change, options.changes):
-            draft = draft.edit(name, value)
-    except RefusedEditError as refused:
-        raise Failure(str(refused), Exit.NOT_FOUND if "available" in refused.details else Exit.REFUSED) from refused
-    return dict(draft.config)
 
 
 def _lines(answer: dict[str, Any]) -> list[str]:

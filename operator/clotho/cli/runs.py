@@ -6,17 +6,17 @@ import argparse
 from typing import Any
 
 from clotho.api import validation
-from clotho.api.draft import RefusedEditError
 from clotho.api.run_fields import run_fields, with_value
 from clotho.api.training_run import TrainingRun, parse
 from clotho.cli import output, view
 from clotho.cli.changes import read_change
-from clotho.cli.failure import Exit, Failure, nearest
+from clotho.cli.drafts import edited_draft
+from clotho.cli.failure import Exit, Failure, listed, nearest
 from clotho.cli.lookup import find_run
 from clotho.cli.manifests import read_run
 from clotho.cli.screen import terminal_width
 from clotho.cli.watching import follow
-from clotho.cluster.drafting import begin_draft, fresh_name
+from clotho.cluster.drafting import fresh_name
 from clotho.cluster.workspace import Workspace, WrongStateError
 
 Object = dict[str, Any]
@@ -69,7 +69,8 @@ def _changed(spec: Object, name: str, value: Any) -> Object:
         return with_value(spec, name, value)
     places = spec.get("environments")
     if "." in name or not isinstance(places, list) or len(places) != 1 or not isinstance(places[0], dict):
-        raise Failure(f"--set {name}: no such field of a run{nearest(name, run_fields())}", Exit.USAGE)
+        told = f"--set {name}: no such field of a run{nearest(name, run_fields())}{listed('fields', run_fields())}"
+        raise Failure(told, Exit.USAGE)
     (place,) = places
     return {**spec, "environments": [{**place, "config": {**(place.get("config") or {}), name: value}}]}
 
@@ -77,12 +78,7 @@ def _changed(spec: Object, name: str, value: Any) -> Object:
 async def _from_environment(
     options: argparse.Namespace, workspace: Workspace, changes: list[tuple[str, Any]]
 ) -> tuple[str, Object]:
-    try:
-        draft = await begin_draft(workspace, options.environment, {})
-        for name, value in changes:
-            draft = draft.edit(name, value)
-    except RefusedEditError as refused:
-        raise Failure(str(refused), Exit.NOT_FOUND if "available" in refused.details else Exit.REFUSED) from refused
+    draft = await edited_draft(workspace, options.environment, changes)
     name = options.name or fresh_name(options.environment)
     if problems := draft.problems(name):
         raise Failure("; ".join(problems), Exit.USAGE)

@@ -97,7 +97,9 @@ async def test_config_shows_what_can_be_changed_and_what_is_locked(api: FakeApi,
     assert open_fields["group_size"]["minimum"] == 1
     assert open_fields["model.name"]["current_value"] == "Qwen/Qwen3-8B"
     assert open_fields["mode"]["choices"] == ["easy", "hard"]
-    assert locked == {"rollout_server_url": "http://api-server", "training.learningRate": 4e-5}
+    assert locked == {"rollout_server_url": None, "training.learningRate": 4e-5}
+    (address,) = [each for each in answer["locked_fields"] if each["name"] == "rollout_server_url"]
+    assert address["decided_by"] == "the address of its API server"
     assert answer["problems"] == []
 
 
@@ -137,6 +139,7 @@ async def test_a_run_is_started_as_it_was_edited(api: FakeApi, tools: Toolbox) -
     assert answer["wandb_run_name"] == "echo-uidofech"
     assert name in answer["logs"]["trainer"]
     assert answer["config"]["training.steps"] == 100
+    assert "rollout_server_url" not in answer["config"]
 
 
 @pytest.mark.parametrize(("environments", "first"), [([{"name": "sums"}], "sums"), (None, "mine")])

@@ -17,6 +17,7 @@ FIELDS = (
     ConfigField(name="mode", type="string", enum=("train", "test")),
     ConfigField(name="task", type="string", required=True),
     ConfigField(name="tokenizer_name", type="string", fixed=True),
+    ConfigField(name="level", type="integer", default=2, fixed=True),
     ConfigField(name="odd", type="SomeClass"),
 )
 
@@ -48,8 +49,13 @@ def test_what_is_right(config: dict[str, Any]) -> None:
         ({"letters": "a" * 27}, f'config.letters: "{"a" * 27}" is longer than 26'),
         ({"words": []}, "config.words: [] is shorter than 1"),
         ({"mode": "play"}, 'config.mode: "play" is not one of "train", "test"'),
-        ({"tokenizer_name": "x"}, "config.tokenizer_name: it is decided by the run or by the entry and cannot be set"),
-        ({"grup_size": 8}, "config.grup_size: unknown field; did you mean group_size?"),
+        ({"tokenizer_name": "x"}, "config.tokenizer_name: it is decided by the run (model.name) and cannot be set"),
+        ({"level": 3}, "config.level: it is locked to 2, which the entry decides"),
+        (
+            {"grup_size": 8},
+            "config.grup_size: unknown field; did you mean group_size? Known fields: group_size, letters, mode, odd, "
+            "options, shuffle, task, temperature, words",
+        ),
         (
             {"zzz": 1},
             "config.zzz: unknown field; known fields: group_size, letters, mode, odd, options, shuffle, task, "
@@ -61,12 +67,23 @@ def test_what_is_wrong(config: dict[str, Any], words: str) -> None:
     assert problems({"task": "x", **config}, FIELDS) == (words,)
 
 
+def test_what_the_run_decides_is_told_with_its_value() -> None:
+    (problem,) = problems({"task": "x", "tokenizer_name": "mine"}, FIELDS, written={"tokenizer_name": "Qwen/Qwen3-8B"})
+    assert problem == 'config.tokenizer_name: it is decided by the run (model.name) and locked to "Qwen/Qwen3-8B"'
+
+
 def test_a_field_without_a_default_must_be_given() -> None:
     assert problems({}, FIELDS) == ("config.task: missing; it has no default",)
 
 
 def test_everything_is_said_at_once() -> None:
     assert len(problems({"group_size": 0, "leters": "a", "mode": 3}, FIELDS)) == 4
+
+
+def test_the_known_fields_are_listed_once() -> None:
+    first, second = problems({"task": "x", "leters": "a", "zzz": 1}, FIELDS)
+    assert "did you mean letters? Known fields: group_size, " in first
+    assert second == "config.zzz: unknown field"
 
 
 def test_unknown_names_may_be_among_the_fields_that_were_left_out() -> None:

@@ -1,19 +1,25 @@
 """A run in the making: what can be said, what is refused at once, and what only the whole can tell."""
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from clotho.api import environment, training_policy
 from clotho.api.draft import Draft, RefusedEditError
 from clotho.api.environment import Environment
 from clotho.api.policy import combine
+from clotho.api.run_decided import DECIDED_BY, DEFAULT_FROM
 from clotho.api.run_fields import run_fields, said_at, with_value
+from clotho_contract.config import EnvironmentConfig, RunConfig, RunIdentity
+from clotho_contract.settings import Model, Training
+from clotho_environment.atropos.config import INFRASTRUCTURE, render_serve
 from rig.fake_api import described
 
 
-def echo(config: dict[str, Any] | None = None, **status: Any) -> Environment:
-    spec = {"entry": "echo.py", "config": config or {}}
+def echo(config: dict[str, Any] | None = None, entry: str = "echo.py", **status: Any) -> Environment:
+    spec = {"entry": entry, "config": config or {}}
     found = environment.parse({"metadata": {"name": "echo"}, "spec": spec, "status": described(**status)})
     assert isinstance(found, Environment)
     return found
@@ -110,6 +116,67 @@ def test_locked_fields_are_refused_with_their_value_and_need_not_be_said() -> No
         "training": {"steps": 2500},
         "environments": [{"name": "echo", "environmentName": "echo", "config": {}}],
     }
+
+
+ATROPOS = [
+    {"name": "total_steps", "type": "integer", "default": 1000, "fixed": True},
+    {"name": "tokenizer_name", "type": "string", "default": "the-environments-own", "fixed": True},
+    {"name": "max_batches_offpolicy", "type": "integer", "default": 99, "fixed": True},
+    {"name": "inference_weight", "type": "number", "default": 7.0, "fixed": True},
+    {"name": "wandb_name", "type": "string", "default": None, "fixed": True},
+    {"name": "rollout_server_url", "type": "string", "default": "http://localhost:8000", "fixed": True},
+    {"name": "max_token_length", "type": "integer", "default": 2048},
+]
+
+
+def atropos_draft(*policies: dict[str, Any]) -> Draft:
+    made = draft(*policies, entry="atropos:/app/echo.py", fields=ATROPOS)
+    return made.edit("model.name", "Qwen/Qwen3-8B").edit("training.steps", 100)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "decided_by"),
+    [
+        ("total_steps", 100, "training.steps"),
+        ("tokenizer_name", "Qwen/Qwen3-8B", "model.name"),
+        ("max_batches_offpolicy", 3, "training.maxOffPolicyBatches"),
+        ("inference_weight", 1.0, "environments[].weight"),
+        ("wandb_name", "echo", "environments[].name"),
+        ("rollout_server_url", None, "the address of its API server"),
+    ],
+)
+def test_what_the_run_decides_is_shown_and_refused_with_what_will_be_written(
+    name: str, value: Any, decided_by: str
+) -> None:
+    made = atropos_draft({"locked": {"environmentConfig": {"total_steps": 5}}})  # which has no effect
+    (setting,) = [each for each in made.settings() if each.field.name == name]
+    assert (setting.value, setting.decided_by, setting.is_locked) == (value, decided_by, True)
+    with pytest.raises(RefusedEditError) as refused:
+        made.edit(name, 7)
+    assert refused.value.details == {"locked_value": value}
+    assert f"it is decided by the run ({decided_by})" in str(refused.value)
+    if value is not None:
+        assert f"locked to {msgspec.json.encode(value).decode()}" in str(refused.value)
+
+
+def test_what_the_run_writes_unless_it_is_said_is_shown() -> None:
+    made = atropos_draft()
+    shown = made.fields()["max_token_length"]
+    assert made.value(shown) == 9000, "training.maxTokens"
+    assert made.edit("training.maxTokens", 4000).value(shown) == 4000
+    assert made.edit("max_token_length", 512).value(shown) == 512
+    assert draft(fields=ATROPOS).value(shown) == 2048, "which only Atropos' own are given"
+
+
+def test_what_the_run_decides_is_what_the_environments_image_writes() -> None:
+    assert set(DECIDED_BY) == INFRASTRUCTURE
+    run = RunConfig(
+        run=RunIdentity(name="r", namespace="n", id="i"),
+        model=Model(name="m"),
+        training=Training(steps=1, max_tokens=77),
+    )
+    rendered = render_serve(run, EnvironmentConfig(name="e"), api_server="", inference="", tokenizer=Path("t"))
+    assert {name: rendered["env"][name] for name in DEFAULT_FROM} == {"max_token_length": 77}
 
 
 def test_what_is_missing_is_said_all_at_once() -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from clotho.cli import arguments, check, environments, inference_tests, logs, policies, runs, watching
+from clotho.cli.__main__ import main
 from clotho.cli.connection import explain
 from clotho.cli.failure import Exit, Failure
 from clotho.cluster import inference_tests as waiting
@@ -80,6 +81,30 @@ async def test_wrong_starts(api: FakeApi, words: list[str], told: str, code: Exi
         await runs.start(options("run", "start", *words), api.workspace)
     assert told in str(failure.value)
     assert failure.value.code is code
+
+
+@pytest.mark.parametrize("start", [["-e", "echo"], ["-f"]])
+async def test_an_unknown_field_comes_with_the_known_ones(api: FakeApi, manifest: Path, start: list[str]) -> None:
+    words = [*start, str(manifest)] if start == ["-f"] else start
+    with pytest.raises(Failure) as failure:
+        await runs.start(options("run", "start", *words, "--set", "training.batchsize=16"), api.workspace)
+    first, *known = str(failure.value).split("\n")
+    assert "did you mean training.batchSize" in first
+    assert known[0].startswith("Known fields: ")
+    assert {"training.batchSize,", "training.steps,"} <= set(" ".join(known).split())
+    assert max(map(len, known)) <= 110
+
+
+async def test_an_unknown_environment_comes_with_the_known_ones(api: FakeApi) -> None:
+    with pytest.raises(Failure) as failure:
+        await inference_tests.test(options("test", "zzz"), api.workspace)
+    assert str(failure.value).endswith("\nKnown environments: echo")
+    assert failure.value.code is Exit.NOT_FOUND
+
+
+def test_a_failure_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "discover", "/dev/null", "--image", "i", "--write", "/nowhere/\x1b[2J"]) == Exit.USAGE
+    assert "cannot write /nowhere/\ufffd[2J" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -188,6 +213,7 @@ async def test_environment_fields_in_a_table(api: FakeApi, capsys: pytest.Captur
     assert ["group_size", "integer", "16", "≥", "1", "Attempts", "at", "each", "item."] in [
         line.split() for line in told.splitlines()
     ]
+    assert "(the address of its API server)" in told, "and not the environment's default"
     await environments.list_all(options("env", "list"), api.workspace)
     assert ["echo", "True", "Echo", "Say", "the", "word."] in [
         line.split() for line in capsys.readouterr().out.splitlines()
