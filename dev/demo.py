@@ -29,6 +29,7 @@ REFRESH_SECONDS = 1.0
 def main() -> int:
     chosen = target.choose(os.environ.get("CLUSTER"))
     found_running = chosen.name != "embedded" or target.Embedded().folder.daemon() is not None
+    kubectl = None
     try:
         kubeconfig = chosen.up()
         kubectl = Kubectl(binaries.find(["kubectl"])["kubectl"], kubeconfig)
@@ -38,7 +39,7 @@ def main() -> int:
         run = watch(kubectl.in_namespace(NAMESPACE))
     except KeyboardInterrupt:
         say("\nStopping and cleaning up ...")
-        clean_up(chosen, found_running)
+        clean_up(chosen, found_running, kubectl)
         return 130
     print_results(run, kubeconfig, chosen.name)
     return 0 if run["status"]["phase"] == "Completed" else 1
@@ -48,10 +49,15 @@ def start_run(kubectl: Kubectl) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
     inside = kubectl.in_namespace(NAMESPACE)
-    inside.run("delete", "trainingrun", RUN, "--ignore-not-found", "--timeout=60s", timeout=70)
-    inside.run("delete", "pvc", "--all", "--timeout=60s", timeout=70)
+    remove_run(inside)
     say(f"kubectl apply -n {NAMESPACE} -f examples/{EXAMPLE.name}\n")
     inside.apply(EXAMPLE.read_text())
+
+
+def remove_run(kubectl: Kubectl) -> None:
+    """Without its namespace, which Kubernetes would not let go before half of the pods' grace period."""
+    kubectl.run("delete", "trainingrun", RUN, "--ignore-not-found", "--timeout=60s", timeout=70)
+    kubectl.run("delete", "pvc", "--all", "--timeout=60s", timeout=70)
 
 
 def watch(kubectl: Kubectl) -> dict[str, Any]:
@@ -84,16 +90,17 @@ Clean up:
   {"make cluster-down" if cluster != "current" else f"kubectl delete namespace {NAMESPACE} {chart.NAMESPACE}"}""")
 
 
-def clean_up(chosen: target.Target, found_running: bool) -> None:
+def clean_up(chosen: target.Target, found_running: bool, kubectl: Kubectl | None) -> None:
     """Ctrl-C leaves the machine as it was; a cluster that ran before goes on running, without our run."""
     if not found_running:
         chosen.down()
         return
-    kubectl = Kubectl(binaries.find(["kubectl"])["kubectl"], chosen.up())
-    try:
-        kubectl.run("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
-    except KubectlError as error:
-        say(f"could not delete namespace {NAMESPACE}: {error}")
+    if kubectl is not None:
+        try:
+            remove_run(kubectl.in_namespace(NAMESPACE))
+        except KubectlError as error:
+            say(f"could not remove the run: {error}")
+    say("The cluster goes on running, without the run.")
 
 
 if __name__ == "__main__":

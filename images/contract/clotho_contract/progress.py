@@ -1,22 +1,23 @@
 """What the trainer answers on `/progress`; the operator copies it into the run's status."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 State = Literal["loading", "waiting", "compiling", "training", "saving", "finished"]
+Count = Annotated[int, Meta(ge=0, le=2**53)]  # what JSON and Prometheus can count exactly
 
 
 class HistorySample(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    step: int
+    step: Count
     reward_mean: float | None = None
     loss: float | None = None
     percent_correct: float | None = None
 
 
 class CheckpointInfo(Struct, frozen=True, kw_only=True, rename="camel"):
-    step: int
+    step: Count
     path: str
 
 
@@ -24,9 +25,9 @@ class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     """`finished` is said only after the last step and its final checkpoint: it alone makes a run Completed."""
 
     state: str  # a State; a reader survives those of a newer trainer
-    step: int
-    total_steps: int
-    policy_version: int = 0
+    step: Count
+    total_steps: Count
+    policy_version: Count = 0
     reward_mean: float | None = None
     loss: float | None = None
     percent_correct: float | None = None

@@ -1,8 +1,17 @@
 """What a trainer says must be readable to an operator of another release."""
 
+import msgspec
+import pytest
+
 from clotho_contract.progress import decode
 
 
 def test_a_state_of_a_newer_trainer_is_no_reason_to_hear_nothing() -> None:
     said = decode(b'{"state": "dreaming", "step": 3, "totalSteps": 9, "depth": 2}')
     assert (said.state, said.step, said.total_steps) == ("dreaming", 3, 9)
+
+
+@pytest.mark.parametrize("step", [b"-1", b"1" + b"0" * 400, b"1.5"])
+def test_numbers_that_count_nothing_are_refused(step: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        decode(b'{"state": "training", "step": %s, "totalSteps": 9}' % step)
