@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from clotho.cli import view
+from clotho.cli.fitting import UNLIMITED, clip, table
 
 
 def show(output: str, data: Any, lines: Sequence[str]) -> None:
@@ -34,9 +34,9 @@ def to_yaml(*documents: Any) -> str:
     return str(yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110))
 
 
-def rows(header: Sequence[str], body: Sequence[Sequence[str]], empty: str) -> list[str]:
-    """A table flush left, or a sentence where there is nothing to show."""
-    return [line.removeprefix("  ") for line in view.table(header, body)] if body else [empty]
+def rows(header: Sequence[str], body: Sequence[Sequence[str]], empty: str, width: int = UNLIMITED) -> list[str]:
+    """A table, or a sentence where there is nothing to show."""
+    return table(header, body, width) if body else [empty]
 
 
 def printable(text: str) -> str:
@@ -50,7 +50,7 @@ def note(text: str) -> None:
 
 
 def compact(value: Any, limit: int = 40) -> str:
-    return view.shorten(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), limit)
+    return clip(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), limit)
 
 
 def age(timestamp: str | None, now: datetime | None = None) -> str:

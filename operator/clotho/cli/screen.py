@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
-from collections.abc import Sequence
 from typing import Final, TextIO
 
-WIDEST: Final = 110
+from clotho.cli.fitting import UNLIMITED
+from clotho.cli.output import printable
+from clotho.cli.view import Frame
+
+WIDEST: Final = 110  # for prose: longer lines are hard to read
 
 
 def terminal_width() -> int:
     return min(shutil.get_terminal_size().columns, WIDEST)
+
+
+def page_width() -> int:
+    """What standard output has room for: what goes into a pipe or a file is never cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
 
 
 class Screen:
@@ -21,13 +30,21 @@ class Screen:
         self._drawn = 0
         self._told = ""
 
-    def show(self, lines: Sequence[str]) -> None:
-        """Of a view, the first two lines say the phase and what it means."""
+    def show(self, frame: Frame) -> None:
         if self._stream.isatty():
-            up = f"\033[{self._drawn}A" if self._drawn else ""
-            text = "\n".join(f"\033[K{line}" for line in lines)
-            print(f"{up}{text}\033[J", file=self._stream, flush=True)
-            self._drawn = len(lines)
-        elif (news := f"{lines[0].split('  ')[1]}: {lines[1]}") != self._told:
-            self._told = news
-            print(f"{time.monotonic() - self._started:6.1f} s  {news}", file=self._stream, flush=True)
+            self._draw(frame)
+        elif frame.news != self._told:
+            self._told = frame.news
+            self._print(f"{time.monotonic() - self._started:6.1f} s  {printable(frame.news)}")
+
+    def _draw(self, frame: Frame) -> None:
+        """The cursor comes to rest below the frame, on a line that the frame has to leave free."""
+        size = shutil.get_terminal_size()
+        lines = frame.lines(size.columns, size.lines - 1)
+        up = f"\033[{self._drawn}A" if self._drawn else ""
+        text = "\n".join(f"\033[K{printable(line)}" for line in lines)
+        self._print(f"{up}{text}\033[J")
+        self._drawn = len(lines)
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)

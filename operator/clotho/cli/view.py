@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from clotho.cli.fitting import UNLIMITED, clip, columns, first_rows, table, wrap
 
 Run = Mapping[str, Any]
 BARS: Final = "▁▂▃▄▅▆▇█"
 PLOT_FROM: Final = 3  # samples: fewer make no curve
 PLOT_HEIGHT: Final = 6
+WIDEST_CURVE: Final = 72
 FINISHED: Final = frozenset({"Completed", "Failed", "Stopped"})
+AT_REST: Final = FINISHED | {"Suspended"}
+
+
+class Frame(NamedTuple):
+    """A picture of a run, in parts of which some can be left out."""
+
+    heading: str
+    message: str
+    news: str  # all of it that a log tells
+    progress: list[str]
+    components: list[str]
+    plot: list[str]
+
+    def lines(self, width: int, height: int = UNLIMITED) -> list[str]:
+        """The message is never cut while there is room; the plot goes first, then parts of the table."""
+        told = [self.heading, *wrap(self.message, width), "", *self.progress]
+        lines = [*told, *first_rows(self.components, height - len(told))]
+        if self.plot and len(lines) + 1 + len(self.plot) <= height:
+            lines += ["", *self.plot]
+        return [clip(line, width) for line in lines[:height]]
 
 
 def is_finished(run: Run) -> bool:
@@ -18,24 +41,55 @@ def is_finished(run: Run) -> bool:
 
 
 def live_view(run: Run, rewards: Sequence[float], elapsed: float, width: int = 80) -> list[str]:
-    """The whole picture while a run goes on."""
-    status = run.get("status", {})
-    heading = f"{run['metadata']['name']}  {status.get('phase', 'Pending')}  {duration(elapsed)}"
-    lines = [heading, shorten(status.get("message", "Waiting for the operator."), width), ""]
-    if progress := status.get("progress"):
-        lines += [progress_line(progress, width), reward_line(progress, rewards, width), ""]
-    return [*lines, *component_table(status.get("components", {}))]
+    """The whole picture at one moment."""
+    return _frame(run, rewards, elapsed, width).lines(width)
 
 
-def watch_view(run: Run, rewards: Mapping[int, float], elapsed: float, width: int = 80) -> list[str]:
+def watch_view(run: Run, rewards: Mapping[int, float], elapsed: float, width: int = 80) -> Frame:
     """The same with a plot of all rewards that were seen, once there are enough to make one."""
-    lines = live_view(run, list(rewards.values()), elapsed, width)
+    frame = _frame(run, list(rewards.values()), elapsed, width)
     if len(rewards) < PLOT_FROM:
-        return lines
+        return frame
     steps = sorted(rewards)
-    chart = plot([rewards[step] for step in steps], min(width - 12, 72), PLOT_HEIGHT)
+    chart = plot([rewards[step] for step in steps], max(2, min(width - 12, WIDEST_CURVE)), PLOT_HEIGHT)
     axis = f"{'':10}reward, steps {steps[0]} to {steps[-1]}"
-    return [*lines, "", *chart, axis]
+    return frame._replace(plot=[*chart, axis])
+
+
+def _frame(run: Run, rewards: Sequence[float], elapsed: float, width: int) -> Frame:
+    status = run.get("status", {})
+    phase = status.get("phase", "Pending")
+    message = " ".join(status.get("message", "Waiting for the operator.").split())
+    progress = progress_of(run)
+    reward = progress.get("rewardMean")
+    state = f"  {phase}  {duration(elapsed)}"
+    return Frame(
+        heading=clip(run["metadata"]["name"], max(1, width - columns(state))) + state,
+        message=message,
+        news=f"{phase}: {message}" + (f"  reward {number(reward)}" if reward is not None else ""),
+        progress=[progress_line(progress, width), reward_line(progress, rewards, width), ""] if progress else [],
+        components=component_table(status.get("components", {}), phase, width),
+        plot=[],
+    )
+
+
+def progress_of(run: Run) -> Mapping[str, Any]:
+    """When a run rests, its last checkpoint may be newer than the last step that was heard of; no time is left."""
+    status = run.get("status", {})
+    progress: Mapping[str, Any] = status.get("progress") or {}
+    if not progress or status.get("phase") not in AT_REST:
+        return progress
+    step = max(progress["step"], (status.get("checkpoint") or {}).get("step", 0))
+    return {**progress, "step": step, "percent": step * 100 // max(progress["totalSteps"], 1), "etaSeconds": None}
+
+
+def part_state(phase: str, state: str) -> str:
+    """Of a run that rests, no part is on its way up, and none is missed."""
+    if phase not in AT_REST or state in ("Failed", "Stopping"):
+        return state
+    if state == "Missing":
+        return "-"
+    return "Finished" if phase == "Completed" or state == "Succeeded" else "Stopping"
 
 
 def rewards_of(run: Run) -> dict[int, float]:
@@ -79,24 +133,25 @@ def reward_line(progress: Mapping[str, Any], rewards: Sequence[float], width: in
     if progress.get("rewardMean") is None:
         return "  reward  (no step yet)"
     speed = f"  {progress['tokensPerSecond']:,.0f} tok/s" if progress.get("tokensPerSecond") else ""
-    room = max(8, width - 24 - len(speed))
-    return f"  reward  {progress['rewardMean']:.2f}  {sparkline(rewards, room)}{speed}"
+    room = max(8, min(width - 24 - len(speed), WIDEST_CURVE))
+    return f"  reward  {number(progress['rewardMean'])}  {sparkline(rewards, room)}{speed}"
 
 
-def component_table(components: Mapping[str, Any]) -> list[str]:
+def component_table(components: Mapping[str, Any], phase: str, width: int) -> list[str]:
     parts = [components.get("apiServer"), components.get("trainer"), *components.get("environments", [])]
-    rows = [
-        [
-            part["name"],
-            part["state"],
-            f"{part.get('ready', 0)}/{part.get('replicas', 1)}",
-            str(part.get("restarts", 0)),
-            part.get("pod", ""),
-        ]
-        for part in parts
-        if part
-    ]
-    return table(["COMPONENT", "STATE", "READY", "RESTARTS", "POD"], rows) if rows else []
+    rows = [_component_row(part, part_state(phase, part["state"])) for part in parts if part]
+    lines = table(["COMPONENT", "STATE", "READY", "RESTARTS", "POD"], rows, width - 2)
+    return [f"  {line}" for line in lines] if rows else []
+
+
+def _component_row(part: Mapping[str, Any], state: str) -> list[str]:
+    ready = "-" if state in ("-", "Finished") else f"{part.get('ready', 0)}/{part.get('replicas', 1)}"
+    return [part["name"], state, ready, str(part.get("restarts", 0)), part.get("pod", "")]
+
+
+def condition_line(condition: Mapping[str, Any]) -> str:
+    message = f": {condition['message']}" if condition.get("message") else ""
+    return f"  {condition['type']}={condition['status']}  {condition['reason']}{message}"
 
 
 def results_view(run: Run) -> list[str]:
@@ -108,18 +163,12 @@ def results_view(run: Run) -> list[str]:
     ]
     lines = [status.get("message", ""), ""]
     if history:
-        lines += [*table(["STEP", "REWARD", "LOSS"], history), ""]
+        lines += [*(f"  {line}" for line in table(["STEP", "REWARD", "LOSS"], history)), ""]
     if results := status.get("results"):
         lines += [f"  final reward  {number(results.get('rewardMean'))}", f"  steps         {results['step']}"]
         if results.get("path"):
             lines.append(f"  weights       {results['path']} on claim {results.get('claim', '-')}")
     return lines
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    everything = [header, *rows]
-    widths = [max(len(row[column]) for row in everything) for column in range(len(header))]
-    return ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in everything]
 
 
 def sparkline(values: Sequence[float], room: int) -> str:
@@ -152,9 +201,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
 
 
-def shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
 def number(value: float | None, digits: int = 2) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+    """Without the sign of a zero."""
+    return "-" if value is None else f"{value:z.{digits}f}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from clotho.cli import output, view
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.lookup import find_run
-from clotho.cli.screen import Screen, terminal_width
+from clotho.cli.screen import Screen, page_width
 from clotho.cluster.outcomes import Transient
 from clotho.cluster.workspace import Workspace
 
@@ -40,8 +40,7 @@ async def _until_finished(workspace: Workspace, name: str) -> dict[str, Any]:
     while True:
         run = await _look(workspace, name)
         rewards |= view.rewards_of(run)
-        lines = view.watch_view(run, rewards, view.elapsed_seconds(run), terminal_width())
-        screen.show([output.printable(line) for line in lines])
+        screen.show(view.watch_view(run, rewards, view.elapsed_seconds(run), page_width()))
         if view.is_finished(run):
             return run
         await asyncio.sleep(REFRESH_SECONDS)

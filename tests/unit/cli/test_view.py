@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from clotho.cli import view
+from clotho.cli.fitting import UNLIMITED
 
 RUN: dict[str, Any] = {
     "metadata": {"name": "letters"},
@@ -53,6 +54,77 @@ def test_results_say_where_the_weights_are() -> None:
     assert "checkpoints/step-60 on claim letters-trainer" in text
 
 
+def test_what_nobody_cuts_is_whole() -> None:
+    message = "Waiting for a node: " + "0/3 nodes are available. " * 9 + "\nThat is all."
+    lines = view.live_view(RUN | {"status": RUN["status"] | {"message": message}}, [], 0, UNLIMITED)
+    assert lines[1] == " ".join(message.split())
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "shown"),
+    [
+        ("Running", "Starting", "Starting"),
+        ("Running", "Missing", "Missing"),
+        ("Stopping", "Ready", "Ready"),
+        ("Completed", "Starting", "Finished"),
+        ("Completed", "Succeeded", "Finished"),
+        ("Completed", "Missing", "-"),
+        ("Completed", "Stopping", "Stopping"),
+        ("Stopped", "Ready", "Stopping"),
+        ("Stopped", "Succeeded", "Finished"),
+        ("Failed", "Failed", "Failed"),
+        ("Failed", "Waiting", "Stopping"),
+        ("Suspended", "Missing", "-"),
+    ],
+)
+def test_parts_of_a_run_that_rests_are_not_missed(phase: str, state: str, shown: str) -> None:
+    assert view.part_state(phase, state) == shown
+
+
+def test_a_completed_run_looks_completed() -> None:
+    parts = {
+        "apiServer": {"name": "api-server", "state": "Missing"},
+        "trainer": {"name": "trainer", "state": "Starting", "pod": "letters-trainer"},
+    }
+    rows = [line.split() for line in view.live_view(_ended(components=parts), [], elapsed=0)]
+    assert ["api-server", "-", "-", "0"] in rows
+    assert ["trainer", "Finished", "-", "0", "letters-trainer"] in rows
+
+
+@pytest.mark.parametrize(
+    ("phase", "checkpoint", "expected"),
+    [
+        ("Running", {"step": 40}, "30/60  50%  1 min 15 s left"),
+        ("Stopped", {"step": 40}, "40/60  66%"),
+        ("Stopped", {"step": 20}, "30/60  50%"),
+        ("Suspended", None, "30/60  50%"),
+    ],
+)
+def test_a_checkpoint_counts_when_the_run_rests(phase: str, checkpoint: Any, expected: str) -> None:
+    lines = view.live_view(_ended(phase=phase, checkpoint=checkpoint), [], elapsed=0)
+    assert lines[3].endswith(f"  {expected}")
+
+
+def _ended(**status: Any) -> dict[str, Any]:
+    return RUN | {"status": RUN["status"] | {"phase": "Completed"} | status}
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [("", "  TrainerReady=False  Missing"), ("1 of 2.", "  TrainerReady=False  Missing: 1 of 2.")],
+)
+def test_a_condition(message: str, expected: str) -> None:
+    condition = {"type": "TrainerReady", "status": "False", "reason": "Missing", "message": message}
+    assert view.condition_line(condition) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(None, "-"), (-0.00001, "0.0000"), (-0.0, "0.0000"), (-0.0884, "-0.0884")]
+)
+def test_a_zero_has_no_sign(value: float | None, expected: str) -> None:
+    assert view.number(value, 4) == expected
+
+
 @pytest.mark.parametrize(
     ("values", "room", "expected"),
     [
@@ -78,13 +150,13 @@ def test_duration(seconds: float, expected: str) -> None:
 
 
 def test_watch_view_plots_the_rewards() -> None:
-    lines = view.watch_view(RUN, {1: 0.0, 10: 0.5, 20: 1.0}, elapsed=5)
+    lines = view.watch_view(RUN, {1: 0.0, 10: 0.5, 20: 1.0}, elapsed=5).lines(80)
     chart = [line for line in lines if "┤" in line]
     assert len(chart) == view.PLOT_HEIGHT
     assert chart[0] == "    1.00 ┤  █"
     assert chart[-1] == "    0.00 ┤▁██"
     assert lines[-1].strip() == "reward, steps 1 to 20"
-    assert view.watch_view(RUN, {1: 0.0}, elapsed=5) == view.live_view(RUN, [0.0], elapsed=5)
+    assert view.watch_view(RUN, {1: 0.0}, elapsed=5).lines(80) == view.live_view(RUN, [0.0], elapsed=5)
 
 
 def test_rewards_come_from_history_and_progress() -> None:
