@@ -13,6 +13,7 @@ from clotho.cli.discovery import Discovery
 from clotho.cli.discovery import discover as discover_in
 from clotho.cli.failure import Exit, Failure, unknown
 from clotho.cli.manifests import environment_manifests
+from clotho.cli.screen import page_width
 
 if TYPE_CHECKING:
     from clotho.cluster.workspace import Workspace
@@ -88,17 +89,28 @@ async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
             _ready(each),
             each.get("status", {}).get("className", ""),
             each["spec"].get("description") or each.get("status", {}).get("description", ""),
+            _why_not_ready(each),
         ]
         for each in items
     ]
+    header = ["NAME", "READY", "CLASS", "DESCRIPTION", "MESSAGE"]
     empty = f"No environments in {workspace.namespace}; `env discover PATH` finds some."
-    output.show(options.output, items, output.rows(["NAME", "READY", "CLASS", "DESCRIPTION"], body, empty))
+    output.show(options.output, items, output.rows(header, body, empty, page_width()))
     return Exit.OK
 
 
 def _ready(environment: dict[str, Any]) -> str:
     conditions = environment.get("status", {}).get("conditions", ())
     return next((each["status"] for each in conditions if each["type"] == "Ready"), "Unknown")
+
+
+def _why_not_ready(environment: dict[str, Any]) -> str:
+    return "" if _ready(environment) == "True" else _message(environment)
+
+
+def _message(environment: dict[str, Any]) -> str:
+    message: str = environment.get("status", {}).get("message") or "The operator has not seen it yet."
+    return " ".join(message.split())
 
 
 async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
@@ -116,7 +128,7 @@ async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
         f"{options.name}  {status.get('className', '')}".rstrip(),
         spec.get("description") or status.get("description", ""),
         f"entry {spec.get('entry') or options.name}" + (f", image {spec['image']}" if spec.get("image") else ""),
-        f"ready {_ready(environment)}: {status.get('message', 'the operator has not seen it yet')}",
+        f"ready {_ready(environment)}: {_message(environment)}",
         "",
         *output.rows(["FIELD", "TYPE", "DEFAULT", "LIMITS", "DESCRIPTION"], body, "No fields are known."),
     ]

@@ -17,7 +17,7 @@ from clotho.cli.connection import explain
 from clotho.cli.failure import Exit, Failure
 from clotho.cluster import inference_tests as waiting
 from clotho.cluster.outcomes import Forbidden, Invalid, NotFound, Transient, Unauthorized
-from rig.fake_api import NAMESPACE, FakeApi, described
+from rig.fake_api import NAMESPACE, READY, FakeApi, described
 
 RUN = {
     "model": {"name": "m"},
@@ -173,7 +173,7 @@ async def test_watch_ends_with_the_run(api: FakeApi, phase: str, code: int, caps
     add_run(api, phase=phase, results=results, message="All done.\x1b[2J")
     assert await watching.watch(options("run", "watch", "mine"), api.workspace) == code
     told = capsys.readouterr().out
-    assert f"{phase}: All done." in told
+    assert f"{phase}: All done.\ufffd[2J  reward 0.50" in told
     assert "/var/lib/clotho/x on claim c" in told
     assert "\x1b" not in told
 
@@ -218,6 +218,25 @@ async def test_environment_fields_in_a_table(api: FakeApi, capsys: pytest.Captur
     assert ["echo", "True", "Echo", "Say", "the", "word."] in [
         line.split() for line in capsys.readouterr().out.splitlines()
     ]
+
+
+async def test_an_environment_that_is_not_ready_says_why(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "The environment cannot be imported: ModuleNotFoundError: No module named 'latex2sympy'."
+    api.add("Environment", "broken", {}, {"message": why, "conditions": [READY | {"status": "False"}]})
+    api.add("Environment", "new", {})
+    await environments.list_all(options("env", "list"), api.workspace)
+    header, broken, echo, new = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAME", "READY", "CLASS", "DESCRIPTION", "MESSAGE"]
+    assert broken.split() == ["broken", "False", *why.split()]
+    assert echo.endswith("Say the word.")
+    assert new.endswith("The operator has not seen it yet.")
+    monkeypatch.setattr(environments, "page_width", lambda: 60)
+    await environments.list_all(options("env", "list"), api.workspace)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[1].endswith("The environment cann…")
 
 
 async def test_policies_are_explained_as_one(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
