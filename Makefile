@@ -13,7 +13,7 @@ CLUSTER_TOOL := PYTHONPATH=dev .tools/cluster/bin/python -m cluster
 
 help: ## Show this table
 	@printf 'Clotho: reinforcement-learning fine-tuning on Kubernetes.\n\n'
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
 	@printf '\n  CLUSTER=embedded|kind|current chooses the cluster (embedded where it can run, else kind).\n'
 
 include $(wildcard make/*.mk)

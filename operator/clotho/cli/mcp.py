@@ -19,7 +19,8 @@ async def serve(options: argparse.Namespace, workspace: Workspace) -> int:
 
         from clotho.agent.http import PATH, is_loopback, serve_http  # isort: skip
     except ModuleNotFoundError as error:
-        raise Failure(f"{error.name} is not installed; pip install 'clotho[agent]'", Exit.USAGE) from error
+        told = f"{error.name} is not installed; install it from a clone of Clotho: pip install '.[agent]'"
+        raise Failure(told, Exit.USAGE) from error
     from clotho.agent.tools import Settings, Toolbox
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)

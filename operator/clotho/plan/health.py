@@ -18,6 +18,7 @@ _IMAGE_ERRORS: Final = frozenset(
 )
 _START_ERRORS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _STUCK_AFTER: Final = 60  # seconds beyond its grace period
+_SLOW_AFTER: Final = 30  # seconds on a node without volumes and network; pulling images comes later and is not meant
 _ORDER: Final[tuple[PodState, ...]] = ("Failed", "Missing", "Stopping", "Waiting", "Starting", "Succeeded", "Ready")
 
 
@@ -93,7 +94,28 @@ def pod_problem(title: str, pod: Pod, now: datetime, *, gpus: int = 0) -> Proble
         if waiting.reason in _START_ERRORS:
             words = f"{title} cannot be started ({waiting.reason}){said}"
             return Problem(reason="CannotStart", message=sentence(words))
-    return None
+    return _unmounted(title, pod, now)
+
+
+def _unmounted(title: str, pod: Pod, now: datetime) -> Problem | None:
+    """What the kubelet lacks is told by events alone; what the pod mounts is known here."""
+    slow_at = _slow_at(pod)
+    if slow_at is None or now < slow_at:
+        return None
+    mounted = ", ".join(volume.title for volume in pod.spec.volumes if volume.title)
+    words = (
+        f"{title} waits for its volumes or its network on node {pod.spec.node_name}; it mounts {mounted or 'nothing'}; "
+        f"`kubectl describe pod {pod.name}` says what is missing"
+    )
+    return Problem(reason="CannotStart", message=sentence(words))
+
+
+def _slow_at(pod: Pod) -> datetime | None:
+    """When a pod that its node has not prepared yet counts as slow; None of all others."""
+    prepared, bound = pod.condition("PodReadyToStartContainers"), pod.condition("PodScheduled")
+    if pod.status.phase != "Pending" or prepared is None or prepared.status != "False" or bound is None:
+        return None
+    return later(bound.last_transition_time, _SLOW_AFTER) if bound.last_transition_time is not None else None
 
 
 def _stuck(title: str, pod: Pod, now: datetime) -> Problem | None:
@@ -109,13 +131,11 @@ def _stuck(title: str, pod: Pod, now: datetime) -> Problem | None:
     return Problem(reason="PodStuck", message=message)
 
 
-def stuck_check_time(situation: Situation) -> datetime | None:
-    times = [
-        later(pod.metadata.deletion_timestamp, _STUCK_AFTER)
-        for part in situation.parts
-        for pod in part.pods
-        if pod.metadata.deletion_timestamp is not None
-    ]
+def next_look(situation: Situation) -> datetime | None:
+    """When a pod will have been ending, or coming up, for too long."""
+    pods = [pod for part in situation.parts for pod in part.pods]
+    ends = [pod.metadata.deletion_timestamp for pod in pods if pod.metadata.deletion_timestamp is not None]
+    times = [later(end, _STUCK_AFTER) for end in ends] + [at for pod in pods if (at := _slow_at(pod)) is not None]
     return min((time for time in times if time > situation.now), default=None)
 
 

@@ -11,7 +11,7 @@ from clotho.plan.catalogue import look_up, remember_environments, wait_for_envir
 from clotho.plan.completion import complete, has_trained_enough, is_complete
 from clotho.plan.deadline import deadline_message, deadline_of
 from clotho.plan.export import export_weights
-from clotho.plan.health import Problem, live_phase, stuck_check_time, waiting_message, worst_problem
+from clotho.plan.health import Problem, live_phase, next_look, waiting_message, worst_problem
 from clotho.plan.model import Action, Observed, Plan
 from clotho.plan.parts import parts_of
 from clotho.plan.policy import rule
@@ -101,7 +101,7 @@ def _keep_running(situation: Situation, accounting: Accounting, deadline: dateti
         notices=(*accounting.notices, *standstill.notices),
         stall=standstill.stall,
         is_stuck=standstill.stall is not None,
-        wake_at=earliest([deadline, retry_at, standstill.check_at, stuck_check_time(situation)]),
+        wake_at=earliest([deadline, retry_at, standstill.check_at, next_look(situation)]),
     )
     reason, message = _words(situation, decision, standstill, wrong)
     return msgspec.structs.replace(decision, reason=reason, message=message)

@@ -72,8 +72,36 @@ class PodStatus(_Shape, frozen=True):
     container_statuses: tuple[ContainerStatus, ...] = ()
 
 
+class ConfigMapSource(_Shape, frozen=True):
+    name: str = ""
+
+
+class SecretSource(_Shape, frozen=True):
+    secret_name: str = ""
+
+
+class ClaimSource(_Shape, frozen=True):
+    claim_name: str = ""
+
+
+class Volume(_Shape, frozen=True):
+    config_map: ConfigMapSource | None = None
+    secret: SecretSource | None = None
+    persistent_volume_claim: ClaimSource | None = None
+
+    @property
+    def title(self) -> str:
+        """What has to be there; empty where nothing has."""
+        if self.config_map is not None:
+            return f"ConfigMap {self.config_map.name}"
+        if self.secret is not None:
+            return f"Secret {self.secret.secret_name}"
+        return f"claim {self.persistent_volume_claim.claim_name}" if self.persistent_volume_claim else ""
+
+
 class PodSpec(_Shape, frozen=True):
     node_name: str = ""
+    volumes: tuple[Volume, ...] = ()
 
 
 class Pod(Struct, frozen=True, kw_only=True):

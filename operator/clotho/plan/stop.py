@@ -6,7 +6,7 @@ from typing import Final
 
 from clotho.api.names import TRAINER
 from clotho.api.status import Phase
-from clotho.plan.health import stuck_check_time, worst_problem
+from clotho.plan.health import next_look, worst_problem
 from clotho.plan.model import Delete
 from clotho.plan.parts import Part
 from clotho.plan.pods import Pod
@@ -29,7 +29,7 @@ def stop_in_order(situation: Situation) -> Decision:
         message=_waiting_for(situation, stage),
         parts=situation.parts,
         actions=delete_live(stage),
-        wake_at=stuck_check_time(situation),
+        wake_at=next_look(situation),
     )
 
 

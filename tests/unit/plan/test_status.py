@@ -13,7 +13,7 @@ from clotho.plan.plan import plan
 from clotho.plan.progress import spread
 from clotho_contract.progress import HistorySample
 from unit.plan.kstatus import kstatus
-from unit.plan.world import START, World, minimal_spec, running_world
+from unit.plan.world import START, World, minimal_spec, running_world, stamp
 
 
 def test_a_quick_start_costs_nine_creations_and_one_status_write() -> None:
@@ -171,6 +171,30 @@ def test_what_keeps_a_container_from_starting(reason: str, message: str, phase: 
     world = pending(**waiting(reason, message))
     assert world.phase == phase
     assert words in world.now_status.message
+
+
+def test_volumes_that_do_not_come_are_named_after_a_while() -> None:
+    world = World(minimal_spec())
+    world.settle()
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(world.now)}
+    unprepared = {"type": "PodReadyToStartContainers", "status": "False"}
+    pod = world.pods[world.named("trainer")]
+    pod["spec"] |= {"nodeName": "gpu-1", "volumes": [{"name": "code", "configMap": {"name": "rewards"}}]}
+    pod["status"] |= waiting("ContainerCreating") | {"conditions": [bound, unprepared]}
+    world.settle()
+    assert world.now_status.message.startswith("Waiting for")
+    wake_at = world.plan().wake_at
+    assert wake_at is not None
+    assert (wake_at - world.now).total_seconds() <= 30
+    world.advance(30)
+    world.settle()
+    assert world.now_status.message == (
+        "The trainer waits for its volumes or its network on node gpu-1; it mounts ConfigMap rewards; "
+        f"`kubectl describe pod {world.named('trainer')}` says what is missing."
+    )
+    unprepared["status"] = "True"
+    world.settle()
+    assert "volumes" not in world.now_status.message, "an image may take its time"
 
 
 def test_what_cannot_heal_is_not_hidden_behind_what_may() -> None:

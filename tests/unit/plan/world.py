@@ -61,7 +61,7 @@ class World:
                 "uid": "0123abcd-0000-4000-8000-000000000000",
                 "generation": self.generation,
                 "resourceVersion": str(self.version),
-                "creationTimestamp": _stamp(START),
+                "creationTimestamp": stamp(START),
             },
             "spec": self.spec,
             "status": self.status,
@@ -121,7 +121,7 @@ class World:
                 pod["metadata"] |= {
                     "uid": f"pod-{self.born}",
                     "resourceVersion": str(self.version),
-                    "creationTimestamp": _stamp(self.now),
+                    "creationTimestamp": stamp(self.now),
                 }
                 pod["status"] = {"phase": "Pending"}
                 self.pods[key.name] = pod
@@ -171,7 +171,7 @@ class World:
         elif "deletionTimestamp" not in pod["metadata"]:
             self._touch(pod)
             grace = pod["spec"]["terminationGracePeriodSeconds"]
-            pod["metadata"]["deletionTimestamp"] = _stamp(self.now + timedelta(seconds=grace))
+            pod["metadata"]["deletionTimestamp"] = stamp(self.now + timedelta(seconds=grace))
 
     def terminate(self) -> None:
         """Every pod that was asked to end is gone."""
@@ -253,5 +253,5 @@ def running_world(**changes: Any) -> World:
     return world
 
 
-def _stamp(time: datetime) -> str:
+def stamp(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
