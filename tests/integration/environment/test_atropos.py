@@ -169,6 +169,14 @@ async def test_describe(tmp_path, variables):
     assert fields["rollout_server_url"]["fixed"]
 
 
+async def test_of_several_classes_the_one_that_the_file_starts_is_described(tmp_path, variables):
+    text = LETTERS.read_text().replace("if __name__", "class Unused(LettersEnv):\n    pass\n\n\nif __name__")
+    (tmp_path / "two.py").write_text(text)
+    async with command(tmp_path, "describe", "--entry", f"atropos:{tmp_path}/two.py", variables=variables) as running:
+        assert await running.wait() == 0, running.log
+    assert json.loads(running.output)["className"] == "LettersEnv"
+
+
 async def test_what_cannot_say_its_settings_is_described_by_its_kind_of_config(tmp_path, variables):
     text = LETTERS.read_text().replace("return LettersConfig(group_size=8)", "return {}['HF_TOKEN']")
     (tmp_path / "needy.py").write_text(text)

@@ -5,6 +5,7 @@ It stands alone on purpose: that interpreter need not have this package.
 
 import importlib.util
 import json
+import re
 import sys
 from enum import Enum
 from pathlib import Path
@@ -90,7 +91,8 @@ def describe(path: str) -> dict[str, object]:
     ]
     if not classes:
         raise SystemExit(f"{path} has no subclass of BaseEnv")
-    kind = classes[-1]
+    started = re.findall(r"(\w+)\.cli\(", Path(path).read_text())
+    kind = next((each for each in classes if each.__name__ in started), classes[-1])
     config = defaults(kind)
     return {
         "name": kind.name or kind.__name__.lower(),
