@@ -81,6 +81,7 @@ def render(messages: list[dict[str, str]]) -> str:
         ("llama", {"</s>"}, ("<end>",)),  # an older Llama, without turns
         ("mistral", {"</s>"}, ("</s>",)),
         ("gemma2", {"<end_of_turn>"}, ("<end_of_turn>",)),
+        ("phi", {"<|end|>"}, ("<|end|>",)),
         ("phi3", {"<|end|>"}, ("<|end|>",)),
         ("unheard-of", set(), ("<end>",)),
     ],

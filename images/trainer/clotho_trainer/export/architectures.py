@@ -60,7 +60,10 @@ def describe(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(size)
     writer.add_value_length(size)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    else:
+        writer.add_layer_norm_eps(config.layer_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_rope_dimension_count(_rotated(config))
     writer.add_rope_freq_base(_rope(config).get("rope_theta", 10_000.0))
@@ -157,5 +160,6 @@ _ARCHITECTURES: Final[dict[str, Architecture]] = {
     "mistral": _LLAMA,  # llama.cpp has no name of its own for it
     "gemma": Architecture(arch=gguf.MODEL_ARCH.GEMMA, centres_norms=True),
     "gemma2": Architecture(arch=gguf.MODEL_ARCH.GEMMA2, centres_norms=True, describe=_describe_gemma2),
+    "phi": Architecture(arch=gguf.MODEL_ARCH.PHI2),
     "phi3": Architecture(arch=gguf.MODEL_ARCH.PHI3, describe=_describe_phi3),
 }

@@ -20,6 +20,7 @@ _STOPS: Final[dict[str, tuple[str, ...]]] = {
     "mistral": ("</s>",),
     "gemma": ("<end_of_turn>",),
     "gemma2": ("<end_of_turn>",),
+    "phi": ("<|end|>",),
     "phi3": ("<|end|>",),
 }
 _SYSTEM, _USER, _ANSWER, _AGAIN = (f"\u2402{name}\u2403" for name in ("system", "user", "answer", "again"))

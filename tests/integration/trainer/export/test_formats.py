@@ -83,7 +83,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {kind: tiny_models.write(kind, folder / f"tiny-{kind}") for kind in KINDS}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gemma"])  # Transformers cannot read Gemma 1
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("gemma", "phi")])  # it cannot read these two
 def test_transformers_reads_the_same_policy(kind: str, policies: dict[str, Path], tmp_path: Path) -> None:
     original = load(policies[kind])
     tokenizer = AutoTokenizer.from_pretrained(policies[kind])

@@ -129,6 +129,7 @@ TOKENIZERS = {
     "mistral": lambda: sentence_piece([], "</s>", prefix_space=True),
     "gemma": lambda: sentence_piece(["<eos>", "<start_of_turn>", "<end_of_turn>"], "<eos>", prefix_space=False),
     "gemma2": lambda: sentence_piece(["<eos>", "<start_of_turn>", "<end_of_turn>"], "<eos>", prefix_space=False),
+    "phi": lambda: byte_level(QWEN2_SPLIT, ["<|endoftext|>", "<|end|>"], "<|endoftext|>"),
     "phi3": lambda: sentence_piece(
         ["<|endoftext|>", "<|user|>", "<|assistant|>", "<|end|>"], "<|endoftext|>", prefix_space=True
     ),
@@ -138,5 +139,6 @@ _PECULIARITIES: dict[str, dict[str, Any]] = {
     "mistral": {"head_dim": 16, "sliding_window": None},
     "gemma": {"head_dim": 16, "tie_word_embeddings": True},
     "gemma2": {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 128, "tie_word_embeddings": True},
+    "phi": {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}},
     "phi3": {"sliding_window": None},
 }
