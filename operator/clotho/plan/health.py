@@ -102,7 +102,7 @@ def _unmounted(title: str, pod: Pod, now: datetime) -> Problem | None:
     slow_at = _slow_at(pod)
     if slow_at is None or now < slow_at:
         return None
-    mounted = ", ".join(volume.title for volume in pod.spec.volumes if volume.title)
+    mounted = ", ".join(dict.fromkeys(volume.title for volume in pod.spec.volumes if volume.title))
     words = (
         f"{title} waits for its volumes or its network on node {pod.spec.node_name}; it mounts {mounted or 'nothing'}; "
         f"`kubectl describe pod {pod.name}` says what is missing"

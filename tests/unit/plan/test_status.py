@@ -179,7 +179,8 @@ def test_volumes_that_do_not_come_are_named_after_a_while() -> None:
     bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(world.now)}
     unprepared = {"type": "PodReadyToStartContainers", "status": "False"}
     pod = world.pods[world.named("trainer")]
-    pod["spec"] |= {"nodeName": "gpu-1", "volumes": [{"name": "code", "configMap": {"name": "rewards"}}]}
+    volumes = [{"name": name, "configMap": {"name": "rewards"}} for name in ("code", "dataset")]
+    pod["spec"] |= {"nodeName": "gpu-1", "volumes": volumes}
     pod["status"] |= waiting("ContainerCreating") | {"conditions": [bound, unprepared]}
     world.settle()
     assert world.now_status.message.startswith("Waiting for")
