@@ -25,18 +25,34 @@ def main(words: Sequence[str] | None = None) -> int:
         return Exit.OK
     options = arguments.parse(called_by(sys.argv[0]), words)
     try:
-        return run(load(options.run), options)
+        code = run(load(options.run), options)
+        sys.stdout.flush()  # a full disk is noticed here, and not when the interpreter ends
+        return code
     except Failure as failure:
-        from clotho.cli.output import printable
-
-        lines = f"{options.parser.prog}: {failure}".split("\n")
-        print("\n".join(map(printable, lines)), file=sys.stderr)
+        _complain(options, str(failure))
         return failure.code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return Exit.OK
+    except OSError as error:
+        _drop_output()
+        what = f"read or write {error.filename}" if error.filename else "write the output"
+        _complain(options, f"cannot {what}: {error.strerror or error}")
+        return Exit.UNSUCCESSFUL
+
+
+def _complain(options: argparse.Namespace, told: str) -> None:
+    from clotho.cli.output import note
+
+    for line in f"{options.parser.prog}: {told}".split("\n"):
+        note(line)
+
+
+def _drop_output() -> None:
+    """What is still buffered has nowhere to go; without this the interpreter tries again at its end, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def called_by(program: str) -> str:

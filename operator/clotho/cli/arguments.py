@@ -136,7 +136,11 @@ def _environment_commands(add: Add) -> None:
     discover.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
     discover.add_argument("--write", type=Path, metavar="FILE", help="write Environment manifests; - prints them")
     discover.add_argument("--config-map", action="store_true", help="ship the files in ConfigMaps: no image to build")
-    discover.add_argument("--image", default="", help="image that holds the files (default: the operator's own)")
+    discover.add_argument(
+        "--image",
+        default="",
+        help="image that holds the files, or, with --config-map, runs them (default: the operator's own)",
+    )
     discover.add_argument("--image-path", default="", metavar="FOLDER", help="where PATH lies in that image")
 
 
@@ -218,11 +222,11 @@ def _mcp_command(groups: Any) -> None:
     mcp = _command(groups, "mcp", "serve the ten rl_* tools to agents (MCP)", "mcp:serve", formats=False)
     mcp.add_argument("--http", action="store_true", help="streamable HTTP instead of standard input and output")
     mcp.add_argument("--host", default="127.0.0.1", help="beyond loopback $CLOTHO_MCP_TOKEN is needed")
-    mcp.add_argument("--port", type=int, default=8765, help="default: %(default)s")
+    mcp.add_argument("--port", type=_port, default=8765, help="default: %(default)s")
     mcp.add_argument("--base", type=Path, metavar="FILE", help="a TrainingRun manifest that every run starts from")
     mcp.add_argument(
         "--status-interval",
-        type=int,
+        type=_positive,
         default=1800,
         metavar="SECONDS",
         help="between two looks at a run with rl_check_status (default: %(default)s)",
@@ -246,4 +250,10 @@ def _completion_command(groups: Any) -> None:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a whole number from 1 to 65535")
     return int(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from clotho.cli.documents import yaml_problem
 from clotho.cli.failure import Exit, Failure
 
 
@@ -15,5 +16,5 @@ def read_change(text: str) -> tuple[str, Any]:
         raise Failure(f"--set {text}: write it as FIELD=VALUE", Exit.USAGE)
     try:
         return name, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise Failure(f"--set {name}: the value is not YAML: {' '.join(str(error).split())}", Exit.USAGE) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise Failure(f"--set {name}: the value is not YAML: {yaml_problem(error)}", Exit.USAGE) from error

@@ -2,16 +2,21 @@
 
 import argparse
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 
+import msgspec
+
+from clotho.api import admission
 from clotho.cli.failure import Exit, Failure
 from clotho.cluster.client import ApiClient
-from clotho.cluster.credentials import CredentialsError, load_as_kubectl
+from clotho.cluster.credentials import Credentials, CredentialsError, load_as_kubectl
 from clotho.cluster.outcomes import ApiError, Forbidden, NotFound, Transient, Unauthorized
 from clotho.cluster.workspace import Workspace
 
 Command = Callable[[argparse.Namespace, Workspace], Awaitable[int]]
 TIMEOUT_SECONDS = 20.0
+_BY_POLICY = f"ValidatingAdmissionPolicy '{admission.NAME}'"  # in the API server's words
 
 
 def run_connected(command: Command, options: argparse.Namespace) -> int:
@@ -20,13 +25,25 @@ def run_connected(command: Command, options: argparse.Namespace) -> int:
 
 async def _connected(command: Command, options: argparse.Namespace) -> int:
     try:
-        credentials = load_as_kubectl(options.kubeconfig, options.context)
+        credentials = _credentials(options)
         async with ApiClient(credentials, timeout_seconds=TIMEOUT_SECONDS, user_agent="clotho") as client:
             return await command(options, Workspace(client, options.namespace or credentials.namespace))
     except CredentialsError as error:
         raise Failure(str(error), Exit.UNREACHABLE) from error
     except ApiError as error:
         raise explain(error) from error
+
+
+def _credentials(options: argparse.Namespace) -> Credentials:
+    try:
+        return load_as_kubectl(options.kubeconfig, options.context)
+    except (CredentialsError, UnicodeDecodeError) as error:
+        reason = error.__cause__ if isinstance(error, CredentialsError) else error
+        if not isinstance(reason, msgspec.MsgspecError | UnicodeDecodeError):
+            raise
+        file = options.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+        told = f"{file} is not a kubeconfig: {' '.join(str(reason).split())}; name another with --kubeconfig"
+        raise Failure(told, Exit.UNREACHABLE) from error
 
 
 def explain(error: ApiError) -> Failure:
@@ -37,9 +54,12 @@ def explain(error: ApiError) -> Failure:
             return Failure(
                 "the cluster does not know these credentials; log in again, or name another --context", Exit.REFUSED
             )
+        case Forbidden() if _BY_POLICY in error.message:
+            told = error.message.partition("denied request: ")[2] or error.message
+            return Failure(f"{told}; `clotho policy explain` shows what is locked and limited", Exit.REFUSED)
         case Forbidden():
             return Failure(f"{error.message}; `clotho check` lists the rights that are missing", Exit.REFUSED)
-        case NotFound() if "requested resource" in error.message:
+        case NotFound() if "requested resource" in error.message or "page not found" in error.message:
             return Failure(
                 "Clotho is not installed in this cluster, or an older version; see `clotho check`", Exit.NOT_FOUND
             )

@@ -23,6 +23,8 @@ def discover(options: argparse.Namespace) -> int:
     """Warnings are for people, on standard error; an unreadable file keeps nobody from using the others."""
     if options.image_path and not options.image:
         raise Failure("--image-path says where the files lie in an image: name it with --image", Exit.USAGE)
+    if options.image_path and options.config_map:
+        raise Failure("--image-path and --config-map exclude each other: the files lie in one place", Exit.USAGE)
     found = discover_in(options.paths)
     if options.write or options.config_map or options.image:
         manifests = environment_manifests(
@@ -116,7 +118,7 @@ def _message(environment: dict[str, Any]) -> str:
 async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
     catalogue = {each["metadata"]["name"]: each for each in await workspace.all("Environment")}
     if options.name not in catalogue:
-        raise unknown("environment", options.name, catalogue)
+        raise unknown("environment", options.name, catalogue, workspace.namespace)
     environment = catalogue[options.name]
     status = environment.get("status", {})
     body = [

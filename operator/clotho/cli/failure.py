@@ -42,7 +42,8 @@ def listed(kind: str, names: Iterable[str]) -> str:
     return "\n" + textwrap.fill(text, terminal_width(), subsequent_indent="  ", break_on_hyphens=False)
 
 
-def unknown(kind: str, word: str, known: Iterable[str], code: Exit = Exit.NOT_FOUND) -> Failure:
+def unknown(kind: str, word: str, known: Iterable[str], namespace: str, elsewhere: str = "") -> Failure:
+    """`elsewhere`: how to look for it in other namespaces than this one."""
     names = sorted(known)
-    there = f"there is: {', '.join(names)}" if names else "there is none"
-    return Failure(f"no {kind} {word!r}{nearest(word, names) or f'; {there}'}", code)
+    there = f"there is {', '.join(names) or 'none'}; name another namespace with -n{elsewhere}"
+    return Failure(f"no {kind} {word!r} in namespace {namespace}{nearest(word, names) or f'; {there}'}", Exit.NOT_FOUND)

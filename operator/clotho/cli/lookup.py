@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from clotho.cli.connection import explain
-from clotho.cli.failure import Exit, unknown
+from clotho.cli.failure import unknown
 from clotho.cluster.outcomes import NotFound
 from clotho.cluster.workspace import Workspace
 
@@ -18,4 +18,4 @@ async def find_run(workspace: Workspace, name: str) -> dict[str, Any]:
         if "not installed" in str(failure):
             raise failure from error
         known = [run["metadata"]["name"] for run in await workspace.all("TrainingRun")]
-        raise unknown("run", name, known, Exit.NOT_FOUND) from None
+        raise unknown("run", name, known, workspace.namespace, ", or find it with `clotho run list -A`") from None

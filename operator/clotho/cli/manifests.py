@@ -1,15 +1,13 @@
-"""Manifests in and out: runs that people wrote, and Environments made of what discovery found."""
+"""Environments and their ConfigMaps, made of what discovery found."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from clotho.cli.discovery import Discovery, FoundEnvironment, Problem, local_imports
-from clotho.cli.failure import Exit, Failure
 
 Manifest = dict[str, Any]
 API_VERSION: Final = "clotho.dev/v1alpha1"
@@ -17,26 +15,6 @@ MOUNT: Final = "/environment"  # where a ConfigMap's files appear in the pods
 CONFIG_MAP_LIMIT: Final = 900_000  # of the 1 MiB that the API server takes, with room for the rest of the object
 DESCRIPTION_LIMIT: Final = 500
 NAME_LIMIT: Final = 63
-
-
-def read_run(path: Path) -> Manifest:
-    """One TrainingRun from a file, or from standard input for `-`."""
-    import yaml
-
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except OSError as error:
-        raise Failure(f"cannot read {path}: {error.strerror}", Exit.USAGE) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Failure(f"{path} is not YAML: {' '.join(str(error).split())}", Exit.USAGE) from error
-    runs = [each for each in documents if isinstance(each, dict) and each.get("kind") == "TrainingRun"]
-    if len(runs) != 1:
-        raise Failure(f"{path} must hold one TrainingRun; it holds {len(runs)}", Exit.USAGE)
-    (run,) = runs
-    if not isinstance(run.get("spec"), dict) or not isinstance(run.get("metadata", {}), dict):
-        raise Failure(f"{path}: the TrainingRun has no spec", Exit.USAGE)
-    return run
 
 
 def environment_manifests(

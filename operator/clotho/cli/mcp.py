@@ -7,7 +7,7 @@ import sys
 from typing import Any, Final
 
 from clotho.cli.failure import Exit, Failure
-from clotho.cli.manifests import read_run
+from clotho.cli.run_files import read_run
 from clotho.cluster.workspace import Workspace
 
 TOKEN_VARIABLE: Final = "CLOTHO_MCP_TOKEN"  # noqa: S105 - the name of the variable

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
-from clotho.api import validation
-from clotho.api.run_fields import run_fields, with_value
-from clotho.api.training_run import TrainingRun, parse
+from clotho.api.run_fields import run_fields, said_at, with_value
 from clotho.cli import output, view
 from clotho.cli.changes import read_change
+from clotho.cli.creation import as_manifest, create_run, next_step
+from clotho.cli.documents import title
 from clotho.cli.drafts import edited_draft
 from clotho.cli.failure import Exit, Failure, listed, nearest
 from clotho.cli.lookup import find_run
-from clotho.cli.manifests import read_run
+from clotho.cli.manifests import Manifest
+from clotho.cli.run_files import read_run_and_maps, spec_problems
 from clotho.cli.screen import terminal_width
 from clotho.cli.watching import follow
 from clotho.cluster.drafting import fresh_name
@@ -26,42 +27,49 @@ async def start(options: argparse.Namespace, workspace: Workspace) -> int:
     changes = [read_change(text) for text in options.changes]
     changes += [("training.steps", options.steps)] if options.steps else []
     changes += [("model.name", options.model)] if options.model else []
-    labelled: Object = {}
+    maps: list[Manifest] = []
+    namespace = options.namespace
     if options.file:
-        name, spec, labelled = _from_file(options, workspace, changes)
+        manifest, maps = _from_file(options, changes)
+        namespace = manifest["metadata"].get("namespace") or namespace
+        workspace.namespace = namespace or workspace.namespace
     else:
-        name, spec = await _from_environment(options, workspace, changes)
-    run = await workspace.create("TrainingRun", name, spec, labelled=labelled, is_dry_run=options.dry_run)
+        manifest = await _from_environment(options, workspace, changes)
+    name = manifest["metadata"]["name"]
+    run = await create_run(workspace, manifest, maps, is_dry_run=options.dry_run)
     if options.dry_run:
-        output.show("yaml" if options.output == "table" else options.output, run, ())
+        _print(options.output, [*maps, as_manifest(run)])
         return Exit.OK
     if options.watch:
         return await follow(workspace, name, None)
-    next_steps = f"run {name} is created; next: {options.parser.prog.rpartition(' ')[0]} watch {name}"
-    output.show(options.output, run, [next_steps])
+    output.show(options.output, run, [next_step(options, name, namespace)])
     return Exit.OK
 
 
-def _from_file(
-    options: argparse.Namespace, workspace: Workspace, changes: list[tuple[str, Any]]
-) -> tuple[str, Object, Object]:
-    manifest = read_run(options.file)
+def _print(how: str, manifests: list[Manifest]) -> None:
+    """For kubectl: several as documents, or as a List where the format knows only one."""
+    if how != "json":
+        print(output.to_yaml(*manifests), end="")
+        return
+    (*others, run) = manifests
+    output.show(how, {"apiVersion": "v1", "kind": "List", "items": manifests} if others else run, ())
+
+
+def _from_file(options: argparse.Namespace, changes: list[tuple[str, Any]]) -> tuple[Manifest, list[Manifest]]:
+    manifest, maps = read_run_and_maps(options.file)
     metadata, spec = manifest.get("metadata", {}), manifest["spec"]
-    written = metadata.get("namespace")
+    source, written = title(options.file), metadata.get("namespace")
     if written and options.namespace and written != options.namespace:
-        raise Failure(f"{options.file} is for namespace {written}, not for {options.namespace}", Exit.USAGE)
-    workspace.namespace = written or workspace.namespace
+        raise Failure(f"{source} is for namespace {written}, not for {options.namespace}", Exit.USAGE)
     for name, value in changes:
         spec = _changed(spec, name, value)
     name = options.name or metadata.get("name") or ""
     if not name:
-        raise Failure(f"{options.file}: the run has no name; give one with --name", Exit.USAGE)
-    run = parse({"metadata": {"name": name}, "spec": spec})
-    if not isinstance(run, TrainingRun):
-        raise Failure(run.problem, Exit.USAGE)
-    if problems := validation.problems(name, run.spec):
-        raise Failure("; ".join(problems), Exit.USAGE)
-    return name, spec, {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
+        raise Failure(f"{source}: the run has no name; give one with --name", Exit.USAGE)
+    if problems := spec_problems(name, spec):
+        changed = " with --set" if options.changes else ""
+        raise Failure(f"{source}{changed}: {'; '.join(problems)}", Exit.USAGE)
+    return {"metadata": {**metadata, "name": name}, "spec": spec}, maps
 
 
 def _changed(spec: Object, name: str, value: Any) -> Object:
@@ -77,12 +85,18 @@ def _changed(spec: Object, name: str, value: Any) -> Object:
 
 async def _from_environment(
     options: argparse.Namespace, workspace: Workspace, changes: list[tuple[str, Any]]
-) -> tuple[str, Object]:
+) -> Manifest:
     draft = await edited_draft(workspace, options.environment, changes)
     name = options.name or fresh_name(options.environment)
+    spec = draft.run_spec()
+    if missing := [option for path, option in _NEEDED.items() if said_at(spec, path) in (None, "")]:
+        raise Failure(f"the run needs {' and '.join(missing)}", Exit.USAGE)
     if problems := draft.problems(name):
         raise Failure("; ".join(problems), Exit.USAGE)
-    return name, draft.run_spec()
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+_NEEDED: Final = {"model.name": "--model", "training.steps": "--steps"}
 
 
 async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:

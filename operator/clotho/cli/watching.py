@@ -30,6 +30,9 @@ async def follow(workspace: Workspace, name: str, seconds: int | None) -> int:
             run = await _until_finished(workspace, name)
     except TimeoutError:
         raise Failure(f"run {name} is not finished after {seconds} s; it goes on", Exit.TIMEOUT) from None
+    except asyncio.CancelledError:  # Ctrl-C
+        output.note(f"run {name} goes on; `clotho run stop {name}` ends it")
+        raise
     print("\n".join(map(output.printable, ["", *view.results_view(run)])))
     return Exit.OK if run["status"]["phase"] == "Completed" else Exit.UNSUCCESSFUL
 

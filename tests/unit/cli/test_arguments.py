@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,10 @@ def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: py
         (["run", "start"], "one of the arguments -f/--file -e/--environment is required"),
         (["completion", "tcsh"], "is not one of: bash, zsh, fish"),
         (["env", "discover", ".", "--image-path", "/x"], "name it with --image"),
+        (["env", "discover", ".", "--image", "i", "--image-path", "/x", "--config-map"], "exclude each other"),
+        (["mcp", "--http", "--port", "99999"], "'99999' is not a port"),
+        (["mcp", "--http", "--port", "0"], "'0' is not a port"),
+        (["mcp", "--status-interval", "-1"], "'-1' is not a positive whole number"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,3 +130,12 @@ def test_completion(words: list[str], expected: list[str]) -> None:
 def test_completion_scripts_ask_this_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     assert "clotho __complete" in capsys.readouterr().out
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text("class Echo(BaseEnv): ...\n")
+    command = [sys.executable, "-m", "clotho.cli", "env", "discover", str(tmp_path), "-o", "yaml"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == Exit.UNSUCCESSFUL
+    assert done.stderr == "clotho env discover: cannot write the output: No space left on device\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from clotho.cli import arguments, check, environments, inference_tests, logs, policies, runs, watching
+from clotho.cli import arguments, check, environments, inference_tests, logs, mcp, policies, runs, watching
 from clotho.cli.__main__ import main
 from clotho.cli.connection import explain
 from clotho.cli.failure import Exit, Failure
@@ -70,7 +71,9 @@ async def test_a_dry_run_creates_nothing(api: FakeApi, manifest: Path, capsys: p
     ("words", "told", "code"),
     [
         (["-e", "ecko"], "did you mean echo?", Exit.NOT_FOUND),
-        (["-e", "echo"], "model.name is missing; training.steps is missing", Exit.USAGE),
+        (["-e", "echo"], "the run needs --model and --steps", Exit.USAGE),
+        (["-e", "echo", "--model", "m"], "the run needs --steps", Exit.USAGE),
+        (["-e", "ecko"], "no environment 'ecko' in namespace lab", Exit.NOT_FOUND),
         (["-e", "echo", "--set", "group_size=x"], "is not of type integer", Exit.REFUSED),
         (["-e", "echo", "--set", "group_size"], "write it as FIELD=VALUE", Exit.USAGE),
         (["-e", "echo", "--set", "words=["], "not YAML", Exit.USAGE),
@@ -112,7 +115,10 @@ def test_a_failure_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str])
     [
         (["--set", "training.batchsize=16"], "did you mean training.batchSize"),
         (["--set", "training.batchSize=10"], "not a multiple of group_size 4"),
-        (["--set", "training.learningRate=fast"], "spec.training.learningRate: expected"),
+        (
+            ["--set", "training.learningRate=fast"],
+            "run.yaml with --set: spec.training.learningRate: must be a number greater than 0",
+        ),
     ],
 )
 async def test_wrong_files(api: FakeApi, manifest: Path, words: list[str], told: str) -> None:
@@ -151,6 +157,15 @@ async def test_a_run_that_is_not_there(api: FakeApi, command: str) -> None:
     assert "did you mean mine?" in str(failure.value)
 
 
+async def test_a_run_may_be_in_another_namespace(api: FakeApi) -> None:
+    with pytest.raises(Failure) as failure:
+        await runs.status(options("run", "status", "letters"), api.workspace)
+    assert str(failure.value) == (
+        "no run 'letters' in namespace lab; there is none; name another namespace with -n, "
+        "or find it with `clotho run list -A`"
+    )
+
+
 async def test_stop_suspend_and_resume(api: FakeApi) -> None:
     add_run(api)
     await runs.stop(options("run", "stop", "mine", "--suspend"), api.workspace)
@@ -176,6 +191,16 @@ async def test_watch_ends_with_the_run(api: FakeApi, phase: str, code: int, caps
     assert f"{phase}: All done.\ufffd[2J  reward 0.50" in told
     assert "/var/lib/clotho/x on claim c" in told
     assert "\x1b" not in told
+
+
+async def test_an_interrupted_watch_says_that_the_run_goes_on(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(api)
+    following = asyncio.create_task(watching.watch(options("run", "watch", "mine"), api.workspace))
+    await asyncio.wait({following}, timeout=0.1)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert "run mine goes on" in capsys.readouterr().err
 
 
 async def test_watch_waits_out_a_cluster_that_does_not_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,12 +402,21 @@ def test_an_old_python_is_missing_something() -> None:
     assert check.python_finding((3, 11, 0)).state == "ok"
 
 
+LOCKED = (
+    "trainingruns.clotho.dev \"x\" is forbidden: ValidatingAdmissionPolicy 'clotho' with binding 'clotho' "
+    "denied request: training.steps: 9 is not allowed, it is locked to 5"
+)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "told"),
     [
         (Transient("get x", "refused"), Exit.UNREACHABLE, "does not answer"),
         (Unauthorized("get x", "no", 401), Exit.REFUSED, "log in again"),
         (Forbidden("get x", "user may not", 403), Exit.REFUSED, "clotho check"),
+        (Forbidden("create x", LOCKED, 403), Exit.REFUSED, "locked to 5; `clotho policy explain` shows"),
+        (Forbidden("create x", LOCKED.replace("'clotho'", "'other'"), 403), Exit.REFUSED, "'other' with"),
+        (NotFound("list x", "404 page not found", 404), Exit.NOT_FOUND, "not installed"),
         (NotFound("get x", "the server could not find the requested resource", 404), Exit.NOT_FOUND, "not installed"),
         (NotFound("get x", 'trainingruns "x" not found', 404), Exit.NOT_FOUND, '"x" not found'),
         (Invalid("create x", "training.steps: locked", 422), Exit.REFUSED, "locked"),
@@ -392,3 +426,19 @@ def test_refusals_of_the_cluster(error: Any, code: Exit, told: str) -> None:
     failure = explain(error)
     assert failure.code is code
     assert told in str(failure)
+
+
+@pytest.mark.parametrize("content", [b"# Clotho\n\ntext: [", b"kind: Pod", b"text", b"\xb3\xff"])
+def test_a_file_that_is_no_kubeconfig(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "junk").write_bytes(content)
+    assert main(["run", "list", "--kubeconfig", str(tmp_path / "junk")]) == Exit.UNREACHABLE
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/junk is not a kubeconfig: " in told
+    assert told.count("\n") == 1
+
+
+async def test_agents_need_what_is_not_on_pypi(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "clotho.agent.server", None)
+    with pytest.raises(Failure) as failure:
+        await mcp.serve(options("mcp"), api.workspace)
+    assert str(failure.value).endswith("install it from a clone of Clotho: pip install '.[agent]'")

@@ -12,8 +12,7 @@ import yaml
 from clotho.api.environment import Environment, parse
 from clotho.cli.__main__ import main
 from clotho.cli.discovery import discover
-from clotho.cli.failure import Failure
-from clotho.cli.manifests import CONFIG_MAP_LIMIT, environment_manifests, object_name, read_run
+from clotho.cli.manifests import CONFIG_MAP_LIMIT, environment_manifests, object_name
 
 KIT = "from clotho_environment import Environment\nimport words\n\n\nclass Echo(Environment):\n    'Say it.'\n"
 
@@ -116,19 +115,6 @@ def test_discovery_as_json_has_the_fields_of_a_listing(folder: Path, capsys: pyt
     assert "warning:" in told.err
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("kind: Pod", "must hold one TrainingRun; it holds 0"),
-        ("kind: TrainingRun\n---\nkind: TrainingRun", "it holds 2"),
-        ("kind: TrainingRun", "has no spec"),
-        ("a: [", "is not YAML"),
-        ("- 1", "must hold one TrainingRun"),
-    ],
-)
-def test_a_run_that_cannot_be_read(tmp_path: Path, text: str, told: str) -> None:
-    (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(Failure) as failure:
-        read_run(tmp_path / "run.yaml")
-    assert told in str(failure.value)
-    assert "\n" not in str(failure.value)
+def test_an_image_of_ones_own_can_run_the_files_of_a_config_map(folder: Path) -> None:
+    _, echo, *_ = made(folder, as_config_map=True, image="registry/atropos:1")
+    assert (echo["spec"]["image"], echo["spec"]["configMapName"]) == ("registry/atropos:1", "echo")
