@@ -1,6 +1,7 @@
 """Config files of hand-written GRPO trainers (model, generation, training, wandb) as the spec of a TrainingRun."""
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -8,6 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import fields
 
+from clotho.api.mistakes import spell_out
 from clotho.api.training_run import TrainingRunSpec
 from clotho_contract.inline import Inline
 
@@ -87,10 +89,11 @@ _MOVED: Final[Mapping[str, Mapping[str, str]]] = {
         "secret_name": "tracking.wandb.secretName",
     },
 }
+_PROMPTS: Final = ("batch_size", "gradient_accumulation_steps")  # multiplied: how many make up a step
 # Fields that are known and count for something else than one field of the spec.
 _COMBINED: Final[Mapping[str, frozenset[str]]] = {
     "model": frozenset({"use_lora", "load_in_4bit"}),
-    "training": frozenset({"batch_size", "gradient_accumulation_steps"}),
+    "training": frozenset(_PROMPTS),
     "wandb": frozenset({"enabled"}),
 }
 _LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
@@ -117,6 +120,12 @@ class ConfigFileError(Exception):
 class Converted(Struct, frozen=True):
     spec: Document
     notes: tuple[str, ...]  # what was understood but has no counterpart
+    origins: Mapping[str, str]  # a field of the spec -> what its author calls it
+
+    def in_their_words(self, problem: str) -> str:
+        """A sentence about the spec as one about the file."""
+        paths = "|".join(re.escape(path) for path in sorted(self.origins, key=len, reverse=True))
+        return re.sub(rf"\b({paths})\b", lambda found: self.origins[found[0]], problem)
 
 
 def convert(document: Any) -> Converted:
@@ -137,7 +146,22 @@ def convert(document: Any) -> Converted:
         for name, why in known.items()
         if name in given.get(section, {})
     ]
-    return Converted(_typed(spec), (*notes, *_notes_on_length(spec)))
+    origins = _origins(given)
+    return Converted(_typed(spec, origins), (*notes, *_notes_on_length(spec)), origins)
+
+
+def _origins(given: Mapping[str, Document]) -> dict[str, str]:
+    names = {
+        path: f"{section}.{name}"
+        for section, values in given.items()
+        for name in values
+        if (path := _MOVED[section].get(name))
+    }
+    if "batch_size" in given.get("training", {}):
+        factors = [f"training.{name}" for name in _PROMPTS if name in given["training"]]
+        factors += [names["inline.groupSize"]] if "inline.groupSize" in names else []
+        names["training.batchSize"] = " times ".join(factors)
+    return {"inline.dataset": "data", **names}
 
 
 def _unknown(document: Document, given: Mapping[str, Document]) -> Iterator[str]:
@@ -204,13 +228,13 @@ def _notes_on_length(spec: Document) -> Iterator[str]:
     yield "training.max_steps is missing: the run ends with its last epoch, and its percentage means little"
 
 
-def _typed(spec: Document) -> Document:
+def _typed(spec: Document, origins: Mapping[str, str]) -> Document:
     """Numbers that YAML reads as text (`1e-5`) become numbers; what cannot be right is named by its place."""
     try:
         typed = msgspec.convert(spec, TrainingRunSpec, strict=False)
     except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at `$.")
-        raise ConfigFileError([f"{where.rstrip('`')}: {what}" if where else what]) from error
+        mistake = spell_out(error, spec, TrainingRunSpec)
+        raise ConfigFileError([f"{origins.get(mistake.path, mistake.path)}: {mistake.told}"]) from error
     return _only_given(msgspec.to_builtins(typed), spec)
 
 

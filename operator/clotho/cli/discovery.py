@@ -53,7 +53,7 @@ def discover(paths: Sequence[Path]) -> Discovery:
     for path in python_files(paths, found.problems):
         try:
             tree = parse(path)
-        except _UnreadableError as error:
+        except UnreadableError as error:
             found.problems.append(Problem(path, str(error)))
             continue
         found.files_read += 1
@@ -92,8 +92,8 @@ def _walk(path: Path, problems: list[Problem], seen: set[tuple[int, int]], *, is
             problems.append(Problem(path, _reason(error)))
 
 
-class _UnreadableError(Exception):
-    pass
+class UnreadableError(Exception):
+    """Why a file is not Python that can be read."""
 
 
 def parse(path: Path) -> ast.Module:
@@ -102,15 +102,15 @@ def parse(path: Path) -> ast.Module:
             source = file.read(SIZE_LIMIT + 1)
         if len(source) > SIZE_LIMIT:
             size = path.stat().st_size
-            raise _UnreadableError(f"{size / 1e6:.1f} MB; files above {SIZE_LIMIT / 1e6:.1f} MB are not read")
+            raise UnreadableError(f"{size / 1e6:.1f} MB; files above {SIZE_LIMIT / 1e6:.1f} MB are not read")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the strangers' style we say nothing
             return ast.parse(source, filename=str(path))
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""
-        raise _UnreadableError(f"does not parse: {where}{error.msg}") from None
+        raise UnreadableError(f"does not parse: {where}{error.msg}") from None
     except (OSError, ValueError, RecursionError, MemoryError) as error:
-        raise _UnreadableError(_reason(error)) from None
+        raise UnreadableError(_reason(error)) from None
 
 
 def _reason(error: BaseException) -> str:
@@ -219,7 +219,7 @@ def local_imports(path: Path) -> list[Path]:
         current = waiting.pop()
         try:
             modules = _imported_modules(parse(current))
-        except _UnreadableError:
+        except UnreadableError:
             continue
         for module in modules:
             neighbour = path.parent / f"{module}.py"
@@ -235,3 +235,16 @@ def _imported_modules(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module.partition(".")[0]
+
+
+def defined_names(path: Path) -> frozenset[str]:
+    """What a module may have under a name, wherever in it; `*` for what it takes from another module as a whole."""
+    names = set()
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return frozenset(names)

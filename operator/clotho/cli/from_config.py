@@ -6,15 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from clotho.api import validation
-from clotho.api.from_config import ConfigFileError
+from clotho.api.from_config import ConfigFileError, Converted
 from clotho.api.from_config import convert as convert_document
-from clotho.api.training_run import TrainingRun, parse
 from clotho.cli import output
 from clotho.cli.connection import run_connected
-from clotho.cli.discovery import local_imports
-from clotho.cli.failure import Exit, Failure
+from clotho.cli.creation import create_run, next_step
+from clotho.cli.discovery import UnreadableError, defined_names, local_imports
+from clotho.cli.documents import read_documents, title
+from clotho.cli.failure import Exit, Failure, nearest
 from clotho.cli.manifests import API_VERSION, CONFIG_MAP_LIMIT, Manifest, object_name
+from clotho.cli.run_files import spec_problems
 from clotho.cluster.client import Object
 from clotho.cluster.workspace import Workspace
 
@@ -27,42 +28,29 @@ def convert(options: argparse.Namespace) -> int:
     for note in converted.notes:
         output.note(note)
     name = options.name or object_name(options.file.stem)
-    manifests = _manifests(name, converted.spec, options)
+    *maps, run = manifests = _manifests(name, converted, options)
     if not options.apply:
         print(output.to_yaml(*manifests), end="")
         return Exit.OK
 
     async def apply(_: argparse.Namespace, workspace: Workspace) -> int:
-        await create(manifests, workspace)
-        print(f"run {name} is created; next: {options.parser.prog.rpartition(' ')[0]} watch {name}")
+        await create_run(workspace, run, maps)
+        print(next_step(options, name, options.namespace))
         return Exit.OK
 
     return run_connected(apply, options)
 
 
-async def create(manifests: list[Manifest], workspace: Workspace) -> None:
-    """Nothing is left behind by a run that the API server refuses: it is asked first."""
-    *maps, run = manifests
-    name = run["metadata"]["name"]
-    await workspace.create("TrainingRun", name, run["spec"], is_dry_run=True)
-    for each in maps:
-        await workspace.client.create(workspace.core("configmaps"), each, Object)
-    await workspace.create("TrainingRun", name, run["spec"])
-
-
 def _read(path: Path) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise Failure(f"cannot read {path}: {error.strerror}", Exit.USAGE) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Failure(f"{path} is not YAML: {' '.join(str(error).split())}", Exit.USAGE) from error
+    documents = read_documents(path)
+    if len(documents) > 1:
+        raise Failure(f"{title(path)} holds {len(documents)} documents; a config is one", Exit.USAGE)
+    return documents[0] if documents else None
 
 
-def _manifests(name: str, spec: Object, options: argparse.Namespace) -> list[Manifest]:
+def _manifests(name: str, converted: Converted, options: argparse.Namespace) -> list[Manifest]:
     """The TrainingRun last, checked; before it the ConfigMap, where files lie beside the config file."""
+    spec = converted.spec
     inline, wandb = spec["inline"], spec.get("tracking", {}).get("wandb")
     files = _files(inline, options.file.parent)
     if wandb is not None and wandb.get("mode", "online") == "online":
@@ -72,11 +60,9 @@ def _manifests(name: str, spec: Object, options: argparse.Namespace) -> list[Man
     for place in ("dataset", "code"):
         if files.get(place):
             inline.setdefault(place, {})["configMapName"] = name
-    run = parse({"metadata": {"name": name}, "spec": spec})
-    if not isinstance(run, TrainingRun):
-        raise Failure(run.problem, Exit.USAGE)
-    if problems := validation.problems(name, run.spec):
-        raise Failure("; ".join(problems), Exit.USAGE)
+    if problems := spec_problems(name, spec):
+        told = converted.in_their_words("; ".join(problems))
+        raise Failure(f"{title(options.file)}: {told}", Exit.USAGE)
     manifest = {"apiVersion": API_VERSION, "kind": "TrainingRun", "metadata": {"name": name}, "spec": spec}
     data = {**files.get("dataset", {}), **files.get("code", {})}
     if not data:
@@ -86,22 +72,47 @@ def _manifests(name: str, spec: Object, options: argparse.Namespace) -> list[Man
 
 def _files(inline: Object, folder: Path) -> dict[str, dict[str, str]]:
     """The dataset and the reward's module with its neighbours, as far as they are here; else the pod must have them."""
-    dataset, module = inline["dataset"], inline["rewards"]["model"].partition(":")[0]
-    found: dict[str, dict[str, str]] = {}
-    data, code = folder / dataset.get("path", ""), folder / f"{module}.py"
-    is_elsewhere = dataset.get("claimName") or dataset.get("configMapName")
-    if dataset.get("path") and data.is_file() and not is_elsewhere:
-        found["dataset"] = _texts([data])
-        dataset["path"] = data.name
-    if code.is_file():
-        found["code"] = _texts(local_imports(code))
+    found = {"dataset": _dataset(inline["dataset"], folder), "code": _code(inline["rewards"]["model"], folder)}
     if (size := sum(len(text.encode()) for texts in found.values() for text in texts.values())) > CONFIG_MAP_LIMIT:
         raise Failure(
-            f"{data} and {code} have {size / 1e6:.1f} MB, too much for a ConfigMap; "
-            "put the data on a volume claim and name it in data.claim_name",
+            f"{' and '.join(name for texts in found.values() for name in texts)} have {size / 1e6:.1f} MB, too much "
+            "for a ConfigMap; put the data on a volume claim and name it in data.claim_name",
             Exit.USAGE,
         )
     return found
+
+
+def _dataset(dataset: Object, folder: Path) -> dict[str, str]:
+    if not dataset.get("path") or dataset.get("claimName") or dataset.get("configMapName"):
+        return {}
+    path = folder / dataset["path"]
+    if path.is_file():
+        texts = _texts([path])
+        if not texts[path.name].strip():
+            raise Failure(f"data.path: {path} is empty", Exit.USAGE)
+        dataset["path"] = path.name
+        return texts
+    if not Path(dataset["path"]).is_absolute():
+        told = "put it there, or name the volume claim that has it in data.claim_name"
+        raise Failure(f"data.path: there is no file {path}; {told}", Exit.USAGE)
+    output.note(f"data.path: there is no file {path} here; the trainer's image must have it")
+    return {}
+
+
+def _code(entry: str, folder: Path) -> dict[str, str]:
+    module, _, function = entry.partition(":")
+    path = folder / f"{module}.py"
+    if not path.is_file():
+        output.note(f"training.reward_model: there is no {path}; the trainer's image must have the module {module}")
+        return {}
+    try:
+        names = defined_names(path)
+    except UnreadableError as error:
+        raise Failure(f"training.reward_model: {path}: {error}", Exit.USAGE) from error
+    if function.partition(".")[0] not in names and "*" not in names:
+        told = f"training.reward_model: {path} has no {function}{nearest(function, names)}"
+        raise Failure(told, Exit.USAGE)
+    return _texts(local_imports(path))
 
 
 def _texts(paths: list[Path]) -> dict[str, str]:

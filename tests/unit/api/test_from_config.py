@@ -98,7 +98,12 @@ def test_what_counts_for_something_else(changes: dict[str, Any], path: str, valu
         ({"training": {"reward_model": None}}, "training.reward_model is missing"),
         ({"data": {"path": None}}, "data.path or data.hub is missing"),
         ({"training": {"batch_size": 0}}, "training.batch_size: 0 is not a positive whole number"),
-        ({"training": {"learning_rate": "fast"}}, "training.learningRate: Expected `float`"),
+        ({"training": {"learning_rate": "fast"}}, "training.learning_rate: must be a number greater than 0"),
+        ({"generation": {"num_generations": 1}}, "generation.num_generations: must be a whole number of at least 2"),
+        (
+            {"training": {"batch_size": 100_000}},
+            "training.batch_size times training.gradient_accumulation_steps times generation.num_generations: must be",
+        ),
         ({"training": {"max_steps": None, "lr_scheduler_type": "cosine"}}, "must know where it ends"),
         ({"model": {"name": "ollama/qwen3:8b"}}, "model: ollama/qwen3:8b is a name of Ollama's library"),
     ],
@@ -113,3 +118,12 @@ def test_mistakes(changes: dict[str, Any], problem: str) -> None:
 def test_nonsense(nonsense: object) -> None:
     with pytest.raises(ConfigFileError):
         convert(nonsense)
+
+
+def test_problems_of_the_spec_are_told_in_the_words_of_the_file() -> None:
+    converted = convert(document())
+    told = converted.in_their_words("training.batchSize and inline.dataset.path, but not training.batchSizes")
+    assert told == (
+        "training.batch_size times training.gradient_accumulation_steps times generation.num_generations "
+        "and data.path, but not training.batchSizes"
+    )
