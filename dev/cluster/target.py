@@ -45,7 +45,9 @@ class Embedded:
         return images.provide(self.folder, names)
 
     def down(self) -> None:
+        was_there = self.folder.path.exists()
         embedded.down(self.folder)
+        say("The cluster is gone, with everything it made." if was_there else "There was no cluster.")
 
 
 class Kind:
