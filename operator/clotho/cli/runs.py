@@ -15,7 +15,7 @@ from clotho.cli.failure import Exit, Failure, listed, nearest
 from clotho.cli.lookup import find_run
 from clotho.cli.manifests import Manifest
 from clotho.cli.run_files import read_run_and_maps, spec_problems
-from clotho.cli.screen import terminal_width
+from clotho.cli.screen import page_width
 from clotho.cli.watching import follow
 from clotho.cluster.drafting import fresh_name
 from clotho.cluster.workspace import Workspace, WrongStateError
@@ -111,7 +111,7 @@ async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
 
 def _row(run: Object) -> list[str]:
     status = run.get("status", {})
-    progress = status.get("progress") or {}
+    progress = view.progress_of(run)
     rewards = [sample["rewardMean"] for sample in status.get("history", ()) if sample.get("rewardMean") is not None]
     reward = f"{view.number(progress.get('rewardMean'))} {view.sparkline(rewards, 10)}".strip()
     speed = progress.get("tokensPerSecond")
@@ -129,9 +129,8 @@ def _row(run: Object) -> list[str]:
 async def status(options: argparse.Namespace, workspace: Workspace) -> int:
     run = await find_run(workspace, options.name)
     rewards = view.rewards_of(run)
-    lines = view.live_view(run, list(rewards.values()), view.elapsed_seconds(run), terminal_width())
-    for condition in run.get("status", {}).get("conditions", ()):
-        lines.append(f"  {condition['type']}={condition['status']}  {condition['reason']}: {condition['message']}")
+    lines = view.live_view(run, list(rewards.values()), view.elapsed_seconds(run), page_width())
+    lines += map(view.condition_line, run.get("status", {}).get("conditions", ()))
     output.show(options.output, run, lines)
     return Exit.OK
 

@@ -30,7 +30,8 @@ async def find_environment(workspace: Workspace, name: str) -> Environment:
     if name not in catalogue:
         near = difflib.get_close_matches(name, catalogue, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise RefusedEditError(f"there is no environment {name!r} in namespace {workspace.namespace}{hint}", available=sorted(catalogue))
+        told = f"there is no environment {name!r} in namespace {workspace.namespace}{hint}"
+        raise RefusedEditError(told, available=sorted(catalogue))
     chosen = environment.parse(catalogue[name])
     if not isinstance(chosen, Environment):
         raise RefusedEditError(f"environment {name} cannot be read: {chosen.problem}")

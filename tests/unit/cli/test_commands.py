@@ -224,6 +224,18 @@ async def test_watch_does_not_wait_for_ever(api: FakeApi, monkeypatch: pytest.Mo
     assert len(api.requests) > 1
 
 
+async def test_a_status_in_a_pipe_is_whole(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    message = "Waiting for a node with 1 nvidia.com/gpu: " + "0/3 nodes are available. " * 9
+    missing = {"type": "APIServerReady", "status": "False", "reason": "Missing", "message": ""}
+    add_run(api, phase="Stopped", message=message, conditions=[missing], checkpoint={"step": 57, "path": "x"})
+    await runs.status(options("run", "status", "mine"), api.workspace)
+    told = capsys.readouterr().out.splitlines()
+    assert told[1] == message.strip()
+    assert told[-1] == "  APIServerReady=False  Missing"
+    await runs.list_all(options("run", "list"), api.workspace)
+    assert " 57/100 " in capsys.readouterr().out
+
+
 async def test_results_before_the_end_are_said_to_be_early(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(api)
     await runs.results(options("run", "results", "mine", "-o", "json"), api.workspace)
