@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,11 +122,12 @@ async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
         raise unknown("environment", options.name, catalogue, workspace.namespace)
     environment = catalogue[options.name]
     status = environment.get("status", {})
+    spec = environment["spec"]
+    own = spec.get("config", {})
     body = [
-        [each["name"], each.get("type", "any"), _default(each), _limits(each), each.get("description", "")]
+        [each["name"], each.get("type", "any"), _default(each, own), _limits(each), each.get("description", "")]
         for each in status.get("fields", ())
     ]
-    spec = environment["spec"]
     lines = [
         f"{options.name}  {status.get('className', '')}".rstrip(),
         spec.get("description") or status.get("description", ""),
@@ -140,7 +142,10 @@ async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
     return Exit.OK
 
 
-def _default(field: dict[str, Any]) -> str:
+def _default(field: dict[str, Any], own: Mapping[str, Any]) -> str:
+    """What a run gets that says nothing; `own` is what the Environment itself sets."""
+    if field["name"] in own:
+        return output.compact(own[field["name"]])
     if field.get("fixed") and field["name"] in DECIDED_BY:
         return f"({DECIDED_BY[field['name']]})"
     if field.get("required"):

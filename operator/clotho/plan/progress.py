@@ -59,8 +59,8 @@ def _percent(step: int, total: int) -> int:
 
 
 def _rounded(number: float | None) -> float | None:
-    """Six significant digits are plenty; what is not a number has no place in JSON."""
-    return float(f"{number:.6g}") if number is not None and math.isfinite(number) else None
+    """Four significant digits are plenty; what is not a number has no place in JSON."""
+    return float(f"{number:.4g}") if number is not None and math.isfinite(number) else None
 
 
 def _newest(said: float | None, before: float | None) -> float | None:

@@ -257,6 +257,12 @@ async def test_environment_fields_in_a_table(api: FakeApi, capsys: pytest.Captur
     ]
 
 
+async def test_what_an_environment_sets_itself_is_its_default(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("Environment", "wide", {"entry": "echo.py", "config": {"group_size": 8}}, described())
+    await environments.describe(options("env", "describe", "wide"), api.workspace)
+    assert ["group_size", "integer", "8"] in [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+
+
 async def test_an_environment_that_is_not_ready_says_why(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
