@@ -33,12 +33,15 @@ def problems(
     `omitted`: fields that exist but were left out of the description; then an unknown name may well be right.
     `written`: what the run will write into fields that it decides, where that is known.
     """
-    return tuple(_problems(config, fields, omitted, written))
+    required = [field.name for field in fields if field.required and not field.fixed]
+    missing = [f"config.{name}: missing; it has no default" for name in required if name not in config]
+    return (*wrong_values(config, fields, omitted, written), *missing)
 
 
-def _problems(
-    config: Mapping[str, Any], fields: Sequence[ConfigField], omitted: int, written: Mapping[str, Any]
+def wrong_values(
+    config: Mapping[str, Any], fields: Sequence[ConfigField], omitted: int = 0, written: Mapping[str, Any] = {}
 ) -> Iterator[str]:
+    """The same for a config that others may still add to."""
     known = {field.name: field for field in fields}
     for name, value in config.items():
         if name in known:
@@ -48,9 +51,6 @@ def _problems(
                 yield f"config.{name}: {problem}"
     if not omitted:
         yield from _unknown([name for name in config if name not in known], known)
-    for field in fields:
-        if field.required and not field.fixed and field.name not in config:
-            yield f"config.{field.name}: missing; it has no default"
 
 
 def why_fixed(field: ConfigField, written: Mapping[str, Any]) -> str:

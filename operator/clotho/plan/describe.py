@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
+from clotho.api.config_fields import wrong_values
 from clotho.api.environment import AnyEnvironment, Described, Environment, EnvironmentStatus, UnreadableEnvironment
 from clotho.api.policy import combine, pod_violations
 from clotho.api.training_policy import AnyPolicy
@@ -75,7 +76,7 @@ def _next_step(
         return _Step(conditions=on_the_way("WaitingForFiles", message), wake_at=later(now, FILES_SECONDS))
     if _is_of(status.described, source):
         actions = (delete_pod(pod),) if pod is not None and not pod.is_terminating else ()
-        return _Step(conditions=ready("Described", _summary(status)), actions=actions)
+        return _Step(conditions=_verdict(environment, status), actions=actions)
     if pod is None:
         return _begin(environment, source, seen, settings)
     if pod.is_terminating:
@@ -86,7 +87,7 @@ def _next_step(
         return _after(pod, now)
     if seen.description is not None and seen.description.pod_uid == pod.uid and seen.description.answer is not None:
         found = bounded(seen.description.answer)
-        return _Step(conditions=ready("Described", _summary(found)), description=found)
+        return _Step(conditions=_verdict(environment, found), description=found)
     return _waiting(pod, now)
 
 
@@ -101,6 +102,13 @@ def _is_of(described: Described | None, source: Described | None) -> bool:
 
 def _describing() -> list[Wanted]:
     return on_the_way("Describing", "The environment is being imported in a pod of its own.")
+
+
+def _verdict(environment: Environment, found: Description | EnvironmentStatus) -> list[Wanted]:
+    wrong = tuple(wrong_values(environment.spec.config, found.fields, found.omitted_fields))
+    if wrong:
+        return stuck("InvalidConfig", f"The config is not valid: {'; '.join(wrong)}.")
+    return ready("Described", _summary(found))
 
 
 def _summary(found: Description | EnvironmentStatus) -> str:

@@ -264,3 +264,16 @@ def test_a_stranger_s_flood_is_cut() -> None:
     world.settle()
     assert len(world.status["name"]) == 128
     assert (len(world.status["fields"]), world.status["omittedFields"]) == (256, 743)
+
+
+def test_a_config_that_its_own_code_refuses_is_said_at_once_and_mended_without_importing_again() -> None:
+    world = Catalogue(config={"group_sise": 4})
+    world.settle()
+    world.answer = FOUND
+    world.settle()
+    assert world.verdict == "Failed"
+    assert world.message.startswith("The config is not valid: config.group_sise: unknown field")
+    assert [each["name"] for each in world.status["fields"]] == ["group_size"], "what it knows can be looked up"
+    world.change(config={"group_size": 4})
+    world.settle()
+    assert (world.verdict, world.pods_made) == ("Current", 1)
