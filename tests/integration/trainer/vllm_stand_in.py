@@ -53,5 +53,5 @@ app.router.add_post("/v1/completions", complete)
 if "--fail" in sys.argv:
     print("no GPU to be found", flush=True)
     sys.exit(3)
-print("loading\r" * 40_000, flush=True)  # a progress bar is one long line
+print("loading\r" * 200_000, flush=True)  # a progress bar is one long line
 web.run_app(app, host="127.0.0.1", port=int(sys.argv[sys.argv.index("--port") + 1]), print=None)
