@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from clotho_contract.logs import without
 from clotho_contract.termination import Termination, Trial
 
 OUTPUT_LIMIT: Final = 1500
@@ -27,7 +28,7 @@ class Tally(logging.Handler):
     def __init__(self, write_line: Callable[[bytes], object], secret: str) -> None:
         super().__init__(logging.INFO)
         self._write_line = write_line
-        self._secret = secret
+        self._secrets = [secret] if secret else []
         self._tail: deque[str] = deque(maxlen=_LINES)
         self._trial = Trial()
 
@@ -51,12 +52,9 @@ class Tally(logging.Handler):
 
     def add_to(self, ending: Termination) -> Termination:
         is_good = ending.reason == "Finished"
-        output = "" if is_good else self._hide("\n".join(self._tail))[-OUTPUT_LIMIT:]
+        output = "" if is_good else without(self._secrets, "\n".join(self._tail))[-OUTPUT_LIMIT:]
         trial = msgspec.structs.replace(self._trial, output=output)
-        return msgspec.structs.replace(ending, message=self._hide(ending.message), trial=trial)
-
-    def _hide(self, text: str) -> str:
-        return text.replace(self._secret, "***") if self._secret else text
+        return msgspec.structs.replace(ending, message=without(self._secrets, ending.message), trial=trial)
 
 
 def give_up_after(seconds: float, leave: Callable[[], object]) -> None:

@@ -68,6 +68,7 @@ class TrainingLoop:
                 if self._backend.version % self._config.training.checkpoint.every_steps == 0:
                     await self._save(stop)
                 await self._reread_config()
+                self._board.update(total_steps=self._total)  # other steps, or data that gave none
         await self._save(stop)
         step, total = self._backend.version, self._total
         if step < total:
@@ -85,7 +86,6 @@ class TrainingLoop:
             else:
                 log.warning("a batch held nothing to train on")
         await delivery.trained(self._backend.version, figures)
-        self._board.update(total_steps=self._total)  # data that gave no step makes the run shorter
 
     def _read(self, delivery: Delivery) -> Batch:
         reading = delivery.read(self._backend.vocabulary)
@@ -174,7 +174,6 @@ class TrainingLoop:
             return
         log.info("training.steps is now %d, was %d", steps, self._config.training.steps)
         self._config = structs.replace(self._config, training=structs.replace(self._config.training, steps=steps))
-        self._board.update(total_steps=self._total)
         await self._source.reconfigured(self._config, self._backend.version)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:

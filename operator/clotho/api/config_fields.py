@@ -1,11 +1,11 @@
 """A config held against the fields that an environment has described. Pure: the operator and all tools say the same."""
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from clotho.api.nearest import nearest
 from clotho.api.run_decided import DECIDED_BY
 from clotho_contract.description import ConfigField
 
@@ -100,9 +100,8 @@ def _unknown(names: Sequence[str], known: Mapping[str, ConfigField]) -> Iterator
     """The first comes with all that there are: once is enough, and a status has its limits."""
     settable = sorted(name for name, field in known.items() if not field.fixed)
     for number, name in enumerate(names):
-        near = difflib.get_close_matches(name, settable, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        all_known = f"{' K' if near else '; k'}nown fields: {', '.join(settable)}" if number == 0 else ""
+        hint = nearest(name, settable)
+        all_known = f"{' K' if hint else '; k'}nown fields: {', '.join(settable)}" if number == 0 else ""
         yield f"config.{name}: unknown field{hint}{all_known}"
 
 

@@ -1,6 +1,5 @@
 """A run in the making: an environment of the catalogue and what was said so far, checked with every word."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from msgspec import Struct, field
 from clotho.api import config_fields, validation
 from clotho.api.environment import Environment
 from clotho.api.lockable import ENVIRONMENT_CONFIG
+from clotho.api.nearest import nearest
 from clotho.api.policy import Policy, fill_in, shown, violations
 from clotho.api.run_decided import ATROPOS_ENTRY, DECIDED_BY, DEFAULT_FROM
 from clotho.api.run_fields import run_fields, said_at, with_value
@@ -118,9 +118,7 @@ class Draft(Struct, frozen=True, kw_only=True):
             raise RefusedEditError(told, locked_value=locked[name])
         if name not in known and not (self.environment.status.omitted_fields and "." not in name):
             settable = [each for each, field in known.items() if not field.fixed and each not in locked]
-            near = difflib.get_close_matches(name, settable, n=3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise RefusedEditError(f"there is no field {name}{hint}", available_fields=settable)
+            raise RefusedEditError(f"there is no field {name}{nearest(name, settable)}", available_fields=settable)
         field = known.get(name, ConfigField(name=name))
         value = _as_meant(field, value)
         if problem := config_fields.value_problem(field, value):

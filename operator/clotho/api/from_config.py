@@ -1,6 +1,5 @@
 """Config files of hand-written GRPO trainers (model, generation, training, wandb) as the spec of a TrainingRun."""
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -10,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from clotho.api.mistakes import spell_out
+from clotho.api.nearest import nearest
 from clotho.api.training_run import TrainingRunSpec
 from clotho_contract.inline import Inline
 
@@ -167,14 +167,14 @@ def _origins(given: Mapping[str, Document]) -> dict[str, str]:
 def _unknown(document: Document, given: Mapping[str, Document]) -> Iterator[str]:
     for section in document:
         if section not in _MOVED:
-            yield f"unknown section {section}{_nearest(section, _MOVED)}; there are {', '.join(_MOVED)}"
+            yield f"unknown section {section}{nearest(section, _MOVED, 1)}; there are {', '.join(_MOVED)}"
         elif section not in given and document[section] is not None:
             yield f"{section} must hold fields"
     for section, values in given.items():
         known = {*_MOVED.get(section, ()), *_COMBINED.get(section, ()), *_LEFT_OUT.get(section, ())}
         for name in values:
             if section in _MOVED and name not in known:
-                yield f"unknown field {section}.{name}{_nearest(name, known)}"
+                yield f"unknown field {section}.{name}{nearest(name, known, 1)}"
 
 
 def _missing(given: Mapping[str, Document]) -> Iterator[str]:
@@ -258,8 +258,3 @@ def _put(spec: Document, path: str, value: Any) -> None:
     for folder in folders:
         spec = spec.setdefault(folder, {})
     spec[name] = value
-
-
-def _nearest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""

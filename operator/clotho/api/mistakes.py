@@ -1,6 +1,5 @@
 """The first mistake in a spec in people's words: where it is, what may stand there, and what does."""
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -8,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from clotho.api.nearest import nearest
 from clotho.api.schema import Schema, schema_of
 
 _SHOWN: Final = 60
@@ -34,7 +34,11 @@ def spell_out(error: msgspec.ValidationError, spec: Mapping[str, Any], kind: typ
     path = where.rstrip("`").lstrip(".")
     schema, value = _at(schema_of(kind), spec, path)
     if field := _FIELD.fullmatch(what):
-        told = "it is missing" if "missing" in field[1] else f"no such field{_nearest(field[2], schema)}"
+        told = (
+            "it is missing"
+            if "missing" in field[1]
+            else f"no such field{nearest(field[2], schema.get('properties', ()), 1)}"
+        )
         return Mistake(f"{path}.{field[2]}".lstrip("."), told)
     if what.startswith(("Expected", "Invalid enum")) and schema:
         return Mistake(path, f"must be {_allowed(schema, value)}, not {_show(value)}")
@@ -70,11 +74,6 @@ def _limits(schema: Schema, value: Any) -> Iterator[str]:
         yield f" of at most {highest}{unit}"
     if "pattern" in schema and isinstance(value, str):
         yield f" that matches {schema['pattern']}"
-
-
-def _nearest(word: str, schema: Schema) -> str:
-    close = difflib.get_close_matches(word, schema.get("properties", ()), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _show(value: Any) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from clotho.cli.failure import Exit, nearest
+from clotho.api.nearest import nearest
+from clotho.cli.failure import Exit
 
 FORMATS = ("table", "json", "yaml")
 SHELLS = ("bash", "zsh", "fish")

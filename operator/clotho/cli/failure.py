@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from enum import IntEnum
+
+from clotho.api.nearest import nearest
 
 
 class Exit(IntEnum):
@@ -24,12 +25,6 @@ class Failure(Exception):  # noqa: N818 - it is what the person reads, not a fau
     def __init__(self, message: str, code: Exit = Exit.UNSUCCESSFUL) -> None:
         super().__init__(message)
         self.code = code
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean x?`, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def listed(kind: str, names: Iterable[str]) -> str:

@@ -8,12 +8,13 @@ from typing import Any
 
 from clotho.api.from_config import ConfigFileError, Converted
 from clotho.api.from_config import convert as convert_document
+from clotho.api.nearest import nearest
 from clotho.cli import output
 from clotho.cli.connection import run_connected
 from clotho.cli.creation import create_run, next_step
 from clotho.cli.discovery import UnreadableError, defined_names, local_imports
 from clotho.cli.documents import read_documents, title
-from clotho.cli.failure import Exit, Failure, nearest
+from clotho.cli.failure import Exit, Failure
 from clotho.cli.manifests import API_VERSION, CONFIG_MAP_LIMIT, Manifest, object_name
 from clotho.cli.run_files import spec_problems
 from clotho.cluster.client import Object

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
+from clotho.api.nearest import nearest
 from clotho.api.run_fields import run_fields, said_at, with_value
 from clotho.cli import output, view
 from clotho.cli.changes import read_change
 from clotho.cli.creation import as_manifest, create_run, next_step
 from clotho.cli.documents import title
 from clotho.cli.drafts import edited_draft
-from clotho.cli.failure import Exit, Failure, listed, nearest
+from clotho.cli.failure import Exit, Failure, listed
 from clotho.cli.lookup import find_run
 from clotho.cli.manifests import Manifest
 from clotho.cli.run_files import read_run_and_maps, spec_problems

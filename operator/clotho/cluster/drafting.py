@@ -1,6 +1,5 @@
 """Begins drafts of runs: with the environment and the policies as the namespace has them now."""
 
-import difflib
 import uuid
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,6 +7,7 @@ from typing import Any, Final
 from clotho.api import environment, training_policy
 from clotho.api.draft import Draft, RefusedEditError
 from clotho.api.environment import Environment
+from clotho.api.nearest import nearest
 from clotho.api.policy import Policy, combine
 from clotho.cluster.workspace import Workspace
 
@@ -28,9 +28,7 @@ async def policy_in_force(workspace: Workspace) -> Policy:
 async def find_environment(workspace: Workspace, name: str) -> Environment:
     catalogue = {each["metadata"]["name"]: each for each in await workspace.all("Environment")}
     if name not in catalogue:
-        near = difflib.get_close_matches(name, catalogue, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        told = f"there is no environment {name!r} in namespace {workspace.namespace}{hint}"
+        told = f"there is no environment {name!r} in namespace {workspace.namespace}{nearest(name, catalogue)}"
         raise RefusedEditError(told, available=sorted(catalogue))
     chosen = environment.parse(catalogue[name])
     if not isinstance(chosen, Environment):
