@@ -34,11 +34,8 @@ def spell_out(error: msgspec.ValidationError, spec: Mapping[str, Any], kind: typ
     path = where.rstrip("`").lstrip(".")
     schema, value = _at(schema_of(kind), spec, path)
     if field := _FIELD.fullmatch(what):
-        told = (
-            "it is missing"
-            if "missing" in field[1]
-            else f"no such field{nearest(field[2], schema.get('properties', ()), 1)}"
-        )
+        hint = nearest(field[2], schema.get("properties", ()), 1)
+        told = "it is missing" if "missing" in field[1] else f"no such field{hint}"
         return Mistake(f"{path}.{field[2]}".lstrip("."), told)
     if what.startswith(("Expected", "Invalid enum")) and schema:
         return Mistake(path, f"must be {_allowed(schema, value)}, not {_show(value)}")

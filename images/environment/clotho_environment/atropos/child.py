@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from clotho_contract.lines import lines_of
 from clotho_contract.names import ADMIN_TOKEN_VARIABLE, TOKEN_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -106,11 +107,5 @@ async def child_process(
 
 async def _listen(process: asyncio.subprocess.Process, chatter: Chatter) -> None:
     assert process.stdout is not None  # noqa: S101 - asked for above
-    while True:
-        try:
-            line = await process.stdout.readline()
-        except ValueError:
-            continue  # a line longer than the limit is dropped
-        if not line:
-            return
-        chatter.hear(line.decode(errors="replace"))
+    async for line in lines_of(process.stdout):
+        chatter.hear(line)

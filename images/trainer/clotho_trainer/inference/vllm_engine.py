@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from clotho_contract.config import RunConfig
+from clotho_contract.lines import lines_of
 from clotho_trainer import gpus
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.engine import Completion, EngineBusyError, FinishReason, Request
@@ -208,14 +209,9 @@ class VllmEngine:
 
 
 async def _log_lines(output: asyncio.StreamReader | None) -> None:
-    while output is not None:
-        try:
-            line = await output.readline()
-        except ValueError:
-            continue  # one that is too long is left out; a reader that gave up would block vLLM
-        if not line:
-            return
-        log.info("%s", line.decode(errors="replace").rstrip())
+    if output is not None:
+        async for line in lines_of(output):
+            log.info("%s", line.rstrip())
 
 
 def _completion_request(request: Request, model: str, context: int) -> dict[str, Any]:
