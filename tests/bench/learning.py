@@ -45,12 +45,13 @@ def main() -> None:
 
 
 async def _learn(engine: str, updates: str, seed: int, options: argparse.Namespace) -> tuple[list[float], float]:
-    from clotho_trainer import local_backend, tiny_model
-    from clotho_trainer.batch import prepare
+    from clotho_trainer.model import tiny
+    from clotho_trainer.training.batch import prepare
+    from clotho_trainer.training.local import backend as local_backend
 
     with tempfile.TemporaryDirectory() as name:
-        tiny_model.write(Path(name) / "model", seed)
-        backend = local_backend.load(_config(Path(name) / "model", engine, updates, seed, options), Path(name))
+        tiny.write(Path(name) / "model", seed)
+        backend = local_backend.load_backend(_config(Path(name) / "model", engine, updates, seed, options), Path(name))
         await backend.engine.start()
         queue: asyncio.Queue[Any] = asyncio.Queue(len(LETTERS))
         in_turn = updates == "in_turn"
@@ -77,8 +78,8 @@ async def _produce(backend: Any, letter: str, queue: "asyncio.Queue[Any]") -> No
 
 
 async def _group(backend: Any, letter: str) -> Any:
-    from clotho_trainer.groups import Group
-    from clotho_trainer.inference.engine import Request, Sampling
+    from clotho_trainer.inference.core.engine import Request, Sampling
+    from clotho_trainer.training.groups import Group
 
     prompt = tuple(backend.tokenizer(f"{letter}>")["input_ids"])
     samples = await backend.engine.generate(Request(prompt, Sampling(max_tokens=TOKENS, ignore_end=True), GROUP))

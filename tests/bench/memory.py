@@ -74,7 +74,7 @@ def _write_model(options: argparse.Namespace) -> dict[str, Any]:
     """On disk, because 4 bits are made while a model is read."""
     import torch
 
-    from clotho_trainer.tiny_model import make_tokenizer
+    from clotho_trainer.model.tiny import make_tokenizer
 
     tokenizer = make_tokenizer()
     trainer_work.make_model(options.shape, tokenizer).save_pretrained(options.folder / "model")

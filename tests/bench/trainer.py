@@ -187,19 +187,20 @@ def _from_log(lines: list[dict[str, Any]], options: argparse.Namespace) -> dict[
 
 
 def _trainer(options: argparse.Namespace) -> int:
-    from clotho_trainer import local_backend, policy
     from clotho_trainer.__main__ import main as run
-    from clotho_trainer.tiny_model import make_tokenizer
+    from clotho_trainer.model import load
+    from clotho_trainer.model.tiny import make_tokenizer
+    from clotho_trainer.training.local import backend as local_backend
 
-    policy.load_model = lambda _, tokenizer: trainer_work.make_model(options.shape, tokenizer)  # type: ignore[assignment]
+    load.load_model = lambda _, tokenizer: trainer_work.make_model(options.shape, tokenizer)  # type: ignore[assignment]
     local_backend.load_tokenizer = lambda _: make_tokenizer()  # type: ignore[assignment]
     inference, status = options.url.split(",")
     return run(["train", "--host", "127.0.0.1", "--inference-port", inference, "--status-port", status])
 
 
 def _serving(options: argparse.Namespace) -> dict[str, Any]:
-    from clotho_trainer.local_backend import LocalBackend
-    from clotho_trainer.tiny_model import make_tokenizer
+    from clotho_trainer.model.tiny import make_tokenizer
+    from clotho_trainer.training.local.backend import LocalBackend
 
     tokenizer = make_tokenizer()
     model = trainer_work.make_model(options.shape, tokenizer)
@@ -259,7 +260,7 @@ def _requests(options: argparse.Namespace, load: str) -> list[tuple[list[int], i
 
 
 async def _inside(backend: Any, options: argparse.Namespace, load: str) -> float:
-    from clotho_trainer.inference.engine import Request, Sampling
+    from clotho_trainer.inference.core.engine import Request, Sampling
 
     async def ask(prompt: list[int], n: int, tokens: int) -> int:
         sampling = Sampling(max_tokens=tokens, ignore_end=True)
@@ -332,7 +333,7 @@ def _stock_trainer(options: argparse.Namespace, folder: str, callback: Any) -> A
     from peft import LoraConfig
     from trl import GRPOConfig, GRPOTrainer
 
-    from clotho_trainer.tiny_model import make_tokenizer
+    from clotho_trainer.model.tiny import make_tokenizer
 
     tokenizer = make_tokenizer()
     chooser = random.Random(1)  # noqa: S311

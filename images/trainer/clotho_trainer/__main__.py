@@ -67,9 +67,9 @@ def _add_export(export: argparse.ArgumentParser) -> None:
 
 
 def _tiny_model(folder: Path, seed: int) -> int:
-    from clotho_trainer import tiny_model
+    from clotho_trainer.model import tiny
 
-    tiny_model.write(folder, seed)
+    tiny.write(folder, seed)
     print(f"wrote {folder}; use it as model.name")
     return 0
 
@@ -92,7 +92,8 @@ def _train(options: argparse.Namespace) -> int:
     import uvloop
 
     from clotho_contract import logs, termination
-    from clotho_trainer import app, failures
+    from clotho_trainer import failures
+    from clotho_trainer.process import app
 
     logs.set_up(os.environ.get("CLOTHO_LOG_LEVEL", "INFO"))
     chosen = app.Options(options.config, options.host, options.inference_port, options.status_port)

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from clotho_trainer.backend import Backend
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.inline.chat import Chat
-from clotho_trainer.inline.tool_calls import without_thought
-from clotho_trainer.inline.tools import Tool
-from clotho_trainer.local_backend import LocalBackend
+from clotho_trainer.rollouts.inline.chat import Chat
+from clotho_trainer.rollouts.inline.tool_calls import without_thought
+from clotho_trainer.rollouts.inline.tools import Tool
+from clotho_trainer.training.backend import Backend
+from clotho_trainer.training.local.backend import LocalBackend
 
 
 @dataclass(frozen=True)

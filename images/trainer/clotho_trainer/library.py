@@ -17,19 +17,19 @@ from clotho_contract.config import RunConfig
 from clotho_contract.inline import Inline, Tools
 from clotho_contract.settings import Export, Ollama, Quantization
 from clotho_contract.termination import Termination
-from clotho_trainer import preflight
-from clotho_trainer.backend import Backend
-from clotho_trainer.board import Board
-from clotho_trainer.checkpoints import Checkpoints
 from clotho_trainer.failures import TrainerError, classify
-from clotho_trainer.inline import records
-from clotho_trainer.inline.rewards import Measure, Reward
-from clotho_trainer.inline.rollouts import Conduct
-from clotho_trainer.inline.source import InlineSource
-from clotho_trainer.inline.task import Task, conduct_of, make_task, rewards_of
-from clotho_trainer.inline.tools import tools_from
-from clotho_trainer.preflight import Given
-from clotho_trainer.training import Training
+from clotho_trainer.process import preflight
+from clotho_trainer.process.preflight import Given
+from clotho_trainer.process.training import Training
+from clotho_trainer.reporting.board import Board
+from clotho_trainer.rollouts.inline import records
+from clotho_trainer.rollouts.inline.rewards import Measure, Reward
+from clotho_trainer.rollouts.inline.rollouts import Conduct
+from clotho_trainer.rollouts.inline.source import InlineSource
+from clotho_trainer.rollouts.inline.task import Task, conduct_of, make_task, rewards_of
+from clotho_trainer.rollouts.inline.tools import tools_from
+from clotho_trainer.training.backend import Backend
+from clotho_trainer.training.checkpoints import Checkpoints
 
 Rewards = Mapping[str, Callable[..., Any]] | Sequence[Reward | Callable[..., Any]]
 

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from clotho_trainer.groups import Group
+from clotho_trainer.training.groups import Group
 
 TOKEN = "the-run's-token"
 

@@ -11,8 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from clotho_trainer import tiny_model
+    from clotho_trainer.model import tiny
 
     folder = tmp_path_factory.mktemp("model") / "tiny"
-    tiny_model.write(folder)
+    tiny.write(folder)
     return folder

@@ -7,11 +7,11 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from clotho_trainer import fp8
-from clotho_trainer.fast import kernels
-from clotho_trainer.fast.linear import Rows
-from clotho_trainer.fast.plain import PlainOperations
-from clotho_trainer.fast.weights import PolicyWeights
+from clotho_trainer.inference.paged import kernels
+from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.reference_ops import PlainOperations
+from clotho_trainer.inference.paged.weights import PolicyWeights
+from clotho_trainer.model import fp8
 from integration.trainer.fast_policies import CONTEXT, policy
 
 ROWS, PAGE = 5, 16

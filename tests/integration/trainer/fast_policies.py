@@ -7,11 +7,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from clotho_trainer.fast.engine import FastEngine
-from clotho_trainer.fast.weights import PolicyWeights
-from clotho_trainer.inference.engine import Completion
-from clotho_trainer.live import LiveWeights
-from clotho_trainer.tiny_model import make_tokenizer
+from clotho_trainer.inference.core.engine import Completion
+from clotho_trainer.inference.paged.engine import FastEngine
+from clotho_trainer.inference.paged.weights import PolicyWeights
+from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.model.tiny import make_tokenizer
 
 CONTEXT = 96
 ARCHITECTURES: dict[str, dict[str, Any]] = {

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from clotho_trainer.batch import prepare
-from clotho_trainer.inference.engine import Completion, Request, Sampling
-from clotho_trainer.local_backend import LocalBackend
+from clotho_trainer.inference.core.engine import Completion, Request, Sampling
+from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.local.backend import LocalBackend
 from integration.trainer.tiny import backend, config, groups, with_model
 
 

@@ -15,14 +15,14 @@ from msgspec import structs
 
 from clotho_contract.config import RunConfig
 from clotho_contract.settings import Inference
-from clotho_trainer.batch import prepare
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.fast.engine import FastEngine
-from clotho_trainer.fast.weights import why_not
 from clotho_trainer.inference.choice import choose_engine
-from clotho_trainer.inference.engine import Completion, Request, Sampling
-from clotho_trainer.inference.transformers_engine import TransformersEngine
-from clotho_trainer.live import LiveWeights
+from clotho_trainer.inference.core.engine import Completion, Request, Sampling
+from clotho_trainer.inference.paged.engine import FastEngine
+from clotho_trainer.inference.paged.weights import why_not
+from clotho_trainer.inference.transformers.engine import TransformersEngine
+from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.training.batch import prepare
 from integration.trainer import fast_policies
 from integration.trainer.fast_policies import ARCHITECTURES, greedy, nudge, policy, reference_logprobs
 from integration.trainer.tiny import backend, config, groups

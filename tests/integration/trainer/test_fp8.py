@@ -9,13 +9,13 @@ import torch
 from msgspec import structs
 
 from clotho_contract.settings import Inference
-from clotho_trainer import fp8, policy
-from clotho_trainer.batch import prepare
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.fast.engine import FastEngine
-from clotho_trainer.inference.engine import Request, Sampling
-from clotho_trainer.live import LiveWeights
-from clotho_trainer.local_backend import LocalBackend
+from clotho_trainer.inference.core.engine import Request, Sampling
+from clotho_trainer.inference.paged.engine import FastEngine
+from clotho_trainer.model import fp8, load
+from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.local.backend import LocalBackend
 from integration.trainer import fast_policies
 from integration.trainer.fast_policies import ARCHITECTURES, nudge, reference_logprobs
 from integration.trainer.tiny import backend, config, groups, with_model
@@ -119,7 +119,7 @@ def test_an_adapter_is_as_exact_as_in_16_bits() -> None:
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "require_quantization", lambda _: None)
+    monkeypatch.setattr(load, "require_quantization", lambda _: None)
 
 
 def in_fp8(model: Path, work: Path, engine: str = "fast") -> LocalBackend:
@@ -162,4 +162,4 @@ def test_what_cannot_be_rounded_is_said(model: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
     with pytest.raises(TrainerError, match="fp8 needs a GPU of Hopper or newer; this is a NVIDIA A100"):
-        policy.require_quantization("fp8")
+        load.require_quantization("fp8")

@@ -13,7 +13,7 @@ from msgspec import structs
 from clotho_contract.config import RunConfig, render
 from clotho_contract.inline import Code, Dataset, Inline, Measure, RewardFunction, Rewards, Tools
 from clotho_contract.settings import Wandb, WorldModel
-from clotho_trainer.app import Options, train
+from clotho_trainer.process.app import Options, train
 from integration.trainer.ports import free_port
 from integration.trainer.tiny import config
 
@@ -129,12 +129,12 @@ async def test_status_is_served_and_inference_only_with_a_token(module: str, mod
                 seen["figures"] = record.__dict__
 
     handler = Watching()
-    logging.getLogger("clotho_trainer.loop").addHandler(handler)
-    logging.getLogger("clotho_trainer.loop").setLevel(logging.INFO)
+    logging.getLogger("clotho_trainer.training.loop").addHandler(handler)
+    logging.getLogger("clotho_trainer.training.loop").setLevel(logging.INFO)
     try:
         end = await train(chosen)
     finally:
-        logging.getLogger("clotho_trainer.loop").removeHandler(handler)
+        logging.getLogger("clotho_trainer.training.loop").removeHandler(handler)
     assert end.reason == "Finished", end.message
     assert "rewards/only/mean" in seen["figures"]
     assert seen["figures"]["epoch"] == 0.2, "two of ten prompts"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from clotho_contract.settings import Loss
-from clotho_trainer.batch import prepare
-from clotho_trainer.local_backend import LocalBackend
+from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.local.backend import LocalBackend
 from integration.trainer.tiny import backend, config, groups
 
 

@@ -8,9 +8,9 @@ import torch
 from msgspec import structs
 
 from clotho_contract.settings import Loss, WorldModel
-from clotho_trainer.batch import prepare
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.local_backend import LocalBackend
+from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.local.backend import LocalBackend
 from integration.trainer.tiny import backend, config, groups
 
 LOSSES = ["grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"]

@@ -9,14 +9,15 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from clotho_contract.settings import Model
-from clotho_trainer import fp8, packing, passes, policy
-from clotho_trainer.fast.kernels import TritonOperations
-from clotho_trainer.fast.linear import Rows
-from clotho_trainer.fast.plain import PlainOperations
-from clotho_trainer.fast.weights import PolicyWeights
-from clotho_trainer.inference.engine import Request, Sampling
-from clotho_trainer.live import LiveWeights
-from clotho_trainer.logprob_head import completion_logprobs
+from clotho_trainer.inference.core.engine import Request, Sampling
+from clotho_trainer.inference.paged.kernels import TritonOperations
+from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.reference_ops import PlainOperations
+from clotho_trainer.inference.paged.weights import PolicyWeights
+from clotho_trainer.model import fp8, load
+from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.training.local import packing, passes
+from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer import fast_policies
 from integration.trainer.fast_policies import CONTEXT
 
@@ -43,14 +44,14 @@ def padded(rows: int, longest: int, seed: int) -> tuple[torch.Tensor, torch.Tens
 def on_gpu(architecture: str) -> LiveWeights:
     live = fast_policies.policy(architecture)
     live.model.to("cuda", torch.bfloat16)
-    policy.sharpen_adapters(live.model)
+    load.sharpen_adapters(live.model)
     return live
 
 
 def in_four_bits(architecture: str, folder: Path) -> LiveWeights:
     whole = fast_policies.policy(architecture, adapts=None)
     whole.model.to(torch.bfloat16).save_pretrained(folder)
-    model = policy.load_model(Model(name=str(folder), quantization="nf4"), whole.tokenizer)
+    model = load.load_model(Model(name=str(folder), quantization="nf4"), whole.tokenizer)
     adapted: Any = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules="all-linear"))
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from clotho_trainer import packing
-from clotho_trainer.live import LiveWeights
-from clotho_trainer.logprob_head import completion_logprobs
+from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.training.local import packing
+from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer.fast_policies import ARCHITECTURES, policy
 
 FIRST, SECOND = [5, 6, 7, 8, 9], [7, 7, 30]

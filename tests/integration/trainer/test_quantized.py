@@ -8,21 +8,21 @@ import pytest
 import torch
 from msgspec import structs
 
-from clotho_trainer import policy
-from clotho_trainer.batch import prepare
-from clotho_trainer.checkpoints import Checkpoints
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.fast.engine import FastEngine
-from clotho_trainer.inference.engine import Request, Sampling
-from clotho_trainer.inference.transformers_engine import TransformersEngine
-from clotho_trainer.local_backend import LocalBackend
+from clotho_trainer.inference.core.engine import Request, Sampling
+from clotho_trainer.inference.paged.engine import FastEngine
+from clotho_trainer.inference.transformers.engine import TransformersEngine
+from clotho_trainer.model import load
+from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.local.backend import LocalBackend
 from integration.trainer.fast_policies import reference_logprobs
 from integration.trainer.tiny import backend, config, groups, with_model
 
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "require_quantization", lambda _: None)
+    monkeypatch.setattr(load, "require_quantization", lambda _: None)
     # On newer CPUs bitsandbytes repacks the weights for inference, and then trains through a product without gradients.
     monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: False)
 

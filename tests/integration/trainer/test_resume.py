@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from clotho_contract.settings import Lora
-from clotho_trainer.batch import prepare
-from clotho_trainer.checkpoints import Checkpoints
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.local_backend import LocalBackend
+from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.local.backend import LocalBackend
 from integration.trainer.tiny import backend, config, groups
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from clotho_trainer import tiny_model
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.groups import UNTRAINED
-from clotho_trainer.inference.engine import Completion, EngineBusyError, Request
-from clotho_trainer.inline.chat import Chat
-from clotho_trainer.inline.records import Record
-from clotho_trainer.inline.rewards import Measure
-from clotho_trainer.inline.rollouts import Conduct, Policy, PromptTooLongError, Rollouts, Trajectory
-from clotho_trainer.inline.task import make_task
-from clotho_trainer.inline.tools import from_function, methods_of
+from clotho_trainer.inference.core.engine import Completion, EngineBusyError, Request
+from clotho_trainer.model import tiny
+from clotho_trainer.rollouts.inline.chat import Chat
+from clotho_trainer.rollouts.inline.records import Record
+from clotho_trainer.rollouts.inline.rewards import Measure
+from clotho_trainer.rollouts.inline.rollouts import Conduct, Policy, PromptTooLongError, Rollouts, Trajectory
+from clotho_trainer.rollouts.inline.task import make_task
+from clotho_trainer.rollouts.inline.tools import from_function, methods_of
+from clotho_trainer.training.groups import UNTRAINED
 from integration.trainer import tool_model
 
 TEMPLATES = Path(str(find_spec("trl").origin)).parent / "chat_templates"  # type: ignore[union-attr]
@@ -168,7 +168,7 @@ async def test_a_prompt_that_is_too_long_is_left_out() -> None:
 
 
 async def test_a_busy_engine_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clotho_trainer.inline.rollouts._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("clotho_trainer.rollouts.inline.rollouts._PAUSE_SECONDS", 0)
     script = Script("a")
     script.busy = 2
     (trajectory,) = await asyncio.wait_for(rollouts(script, Conduct()).group(RECORD, 1), 30)
@@ -176,7 +176,7 @@ async def test_a_busy_engine_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def chat_with(template: str | None) -> Chat:
-    tokenizer: Any = tiny_model.make_tokenizer()
+    tokenizer: Any = tiny.make_tokenizer()
     tokenizer.add_special_tokens({"eos_token": "<|im_end|>"})
     tokenizer.chat_template = template
     schemas = [tool.schema for tool in methods_of(tool_model.Desk(), "t")]
@@ -196,7 +196,7 @@ def test_templates_of_qwen_carry_tools(name: str) -> None:
     ("template", "sentence"),
     [
         (None, "the chat template of m is missing"),
-        (tiny_model.make_tokenizer().chat_template, "does not tell the model about the tool calculate"),
+        (tiny.make_tokenizer().chat_template, "does not tell the model about the tool calculate"),
         ("{{ raise_exception('no tools here') }}", "refuses conversations with tools .*no tools here"),
         ("{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}", "leaves out what the model called"),
         (

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from clotho_contract.config import RunConfig, render
 from clotho_contract.settings import Wandb
-from clotho_trainer.app import Options, train
+from clotho_trainer.process.app import Options, train
 from integration.trainer.api_stand_in import TOKEN, api_server
 from integration.trainer.tiny import config, groups, with_model
 

@@ -14,9 +14,9 @@ from msgspec import structs
 from clotho_contract.config import RunConfig
 from clotho_contract.settings import Inference, Vllm
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.inference.engine import EngineBusyError, Request, Sampling
-from clotho_trainer.inference.vllm_engine import VllmEngine, command_line
-from clotho_trainer.live import LiveWeights
+from clotho_trainer.inference.core.engine import EngineBusyError, Request, Sampling
+from clotho_trainer.inference.vllm import VllmEngine, command_line
+from clotho_trainer.model.live import LiveWeights
 from integration.trainer.tiny import backend, config
 
 STAND_IN = Path(__file__).with_name("vllm_stand_in.py")

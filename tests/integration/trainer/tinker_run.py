@@ -11,7 +11,7 @@ import aiohttp
 
 from clotho_contract.config import Endpoints, RunConfig, RunIdentity, render
 from clotho_contract.settings import Checkpoint, Lora, Model, Training
-from clotho_trainer.app import Options, train
+from clotho_trainer.process.app import Options, train
 from integration.trainer.api_stand_in import TOKEN, ApiStandIn, api_server
 
 LETTERS = "abcd"

@@ -8,9 +8,9 @@ from msgspec import structs
 
 from clotho_contract.config import Endpoints, RunConfig, RunIdentity
 from clotho_contract.settings import Checkpoint, Lora, Loss, Model, Training
-from clotho_trainer import local_backend
-from clotho_trainer.groups import Group
-from clotho_trainer.local_backend import LocalBackend
+from clotho_trainer.training.groups import Group
+from clotho_trainer.training.local import backend as local_backend
+from clotho_trainer.training.local.backend import LocalBackend
 
 
 def config(model: Path, *, loss: Loss | None = None, rank: int = 8, **training: Any) -> RunConfig:
@@ -33,7 +33,7 @@ def config(model: Path, *, loss: Loss | None = None, rank: int = 8, **training: 
 
 
 def backend(config: RunConfig, work: Path) -> LocalBackend:
-    return local_backend.load(config, work)
+    return local_backend.load_backend(config, work)
 
 
 def groups(seed: int, *, count: int = 2, size: int = 4, logprobs: bool = True) -> list[Group]:

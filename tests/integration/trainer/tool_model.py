@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, set_seed
 
-from clotho_trainer import tiny_model
-from clotho_trainer.inline.chat import Chat
-from clotho_trainer.inline.tools import methods_of
+from clotho_trainer.model import tiny
+from clotho_trainer.rollouts.inline.chat import Chat
+from clotho_trainer.rollouts.inline.tools import methods_of
 
 _OPEN = '<tool_call>{"name": "calculate", "arguments": {"expression": "'
 _CLOSE = '"}}</tool_call>'
@@ -53,7 +53,7 @@ def right(output: str, expected: int, environment: Desk) -> bool:
 
 def write(folder: Path, steps: int = 200) -> None:
     set_seed(0)
-    tiny_model.write(folder)
+    tiny.write(folder)
     tokenizer = make_tokenizer()
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
@@ -63,7 +63,7 @@ def write(folder: Path, steps: int = 200) -> None:
 
 
 def make_tokenizer() -> Any:
-    tokenizer: Any = tiny_model.make_tokenizer()
+    tokenizer: Any = tiny.make_tokenizer()
     tokenizer.add_tokens(["<|tool|>", _OPEN, _CLOSE])
     tokenizer.chat_template = _CHAT
     return tokenizer

@@ -14,7 +14,7 @@ from clotho.manager.metrics import Metrics as OperatorMetrics
 from clotho.manager.metrics import RunCollector
 from clotho_api_server.metrics import Metrics as ApiServerMetrics
 from clotho_environment.telemetry import Telemetry
-from clotho_trainer.board import Board
+from clotho_trainer.reporting.board import Board
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "charts" / "clotho" / "files"

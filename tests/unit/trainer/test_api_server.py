@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
-from clotho_trainer.api_server import Lease, TransientError, retried
 from clotho_trainer.failures import TrainerError
+from clotho_trainer.rollouts.api_server import Lease, TransientError, retried
 
 
 class Flaky:

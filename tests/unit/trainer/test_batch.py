@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from clotho_trainer.batch import Row, Rules, group_advantages, make_row, micro_batches, prepare
-from clotho_trainer.groups import GenerationParams, Group, Override
+from clotho_trainer.training.batch import Row, Rules, group_advantages, make_row, micro_batches, prepare
+from clotho_trainer.training.groups import GenerationParams, Group, Override
 
 RULES = Rules(max_tokens=100)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clotho_trainer.checkpoints import Checkpoints
+from clotho_trainer.training.checkpoints import Checkpoints
 
 
 def fill(folder: Path) -> None:

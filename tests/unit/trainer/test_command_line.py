@@ -10,7 +10,7 @@ from clotho_contract.config import Endpoints, RunConfig, RunIdentity
 from clotho_contract.settings import Inference, Lora, Loss, Model, Training, WorldModel
 from clotho_trainer.__main__ import main
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.tinker_backend import check
+from clotho_trainer.training.tinker import check
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

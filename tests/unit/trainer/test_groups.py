@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clotho_trainer.groups import InvalidGroupError, decode
+from clotho_trainer.training.groups import InvalidGroupError, decode
 
 
 def body(**changes: Any) -> bytes:

@@ -8,9 +8,9 @@ import pytest
 
 from clotho_contract.inline import Dataset
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.inline import entries, records
-from clotho_trainer.inline.epochs import Epochs
-from clotho_trainer.inline.order import indices
+from clotho_trainer.rollouts.inline import entries, records
+from clotho_trainer.rollouts.inline.epochs import Epochs
+from clotho_trainer.rollouts.inline.order import indices
 
 ROWS = [{"prompt": "one", "expected": 1}, {"prompt": [{"role": "user", "content": "two"}]}]
 

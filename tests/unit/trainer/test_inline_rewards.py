@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.inline.records import Record
-from clotho_trainer.inline.rewards import EnvironmentReward, GroupFunction, Measure, Outcome, score_group
+from clotho_trainer.rollouts.inline.records import Record
+from clotho_trainer.rollouts.inline.rewards import EnvironmentReward, GroupFunction, Measure, Outcome, score_group
 
 RECORD = Record(
     name="line 3",

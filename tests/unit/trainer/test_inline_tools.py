@@ -6,8 +6,8 @@ from typing import Any, Literal
 import pytest
 
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.inline.tool_calls import Malformed, ToolCall, content_of, parse, without_thought
-from clotho_trainer.inline.tools import from_function, methods_of, tools_from
+from clotho_trainer.rollouts.inline.tool_calls import Malformed, ToolCall, content_of, parse, without_thought
+from clotho_trainer.rollouts.inline.tools import from_function, methods_of, tools_from
 
 
 def google(city: str, days: int = 3) -> str:

@@ -4,7 +4,7 @@ import threading
 
 import torch
 
-from clotho_trainer.live import LiveWeights
+from clotho_trainer.model.live import LiveWeights
 
 
 class Model(torch.nn.Module):

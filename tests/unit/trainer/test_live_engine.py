@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from clotho_trainer.inference.engine import EngineBusyError, Request, Sampling
-from clotho_trainer.inference.live_engine import LiveEngine
+from clotho_trainer.inference.core.engine import EngineBusyError, Request, Sampling
+from clotho_trainer.inference.core.live_engine import LiveEngine
 
 
 class Instant(LiveEngine):

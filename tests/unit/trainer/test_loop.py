@@ -14,12 +14,12 @@ import pytest
 from clotho_contract.config import Endpoints, RunConfig, RunIdentity
 from clotho_contract.progress import State
 from clotho_contract.settings import Model, Training
-from clotho_trainer.batch import Batch, Rules
-from clotho_trainer.board import Board
-from clotho_trainer.checkpoints import Checkpoints
-from clotho_trainer.groups import Group
-from clotho_trainer.loop import TrainingLoop
-from clotho_trainer.source import Reading
+from clotho_trainer.reporting.board import Board
+from clotho_trainer.rollouts.source import Reading
+from clotho_trainer.training.batch import Batch, Rules
+from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.groups import Group
+from clotho_trainer.training.loop import TrainingLoop
 
 CONFIG = RunConfig(
     run=RunIdentity(name="run", namespace="default", id="run-1"),

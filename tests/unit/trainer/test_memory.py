@@ -2,9 +2,9 @@
 
 import pytest
 
-from clotho_trainer.fast import memory
-from clotho_trainer.fast.pages import NoPagesLeftError, Pages
-from clotho_trainer.passes import Plan, plan
+from clotho_trainer.inference.paged import memory
+from clotho_trainer.inference.paged.block_manager import NoPagesLeftError, Pages
+from clotho_trainer.training.local.passes import Plan, plan
 
 GIB = 2**30
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from clotho_trainer.board import Board
-from clotho_trainer.progress_bar import follow
+from clotho_trainer.reporting.board import Board
+from clotho_trainer.reporting.progress_bar import follow
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])

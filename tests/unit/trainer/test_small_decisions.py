@@ -12,11 +12,11 @@ from clotho_contract.inline import Dataset, Inline, Measure, Rewards, Tools
 from clotho_contract.progress import CheckpointInfo
 from clotho_contract.settings import Inference, Lora, Model, Training, Vllm, WorldModel
 from clotho_contract.termination import Termination
-from clotho_trainer import preflight
-from clotho_trainer.board import Board
 from clotho_trainer.failures import TrainerError, classify, exit_code
-from clotho_trainer.processors import available_processors, thread_count
-from clotho_trainer.schedule import learning_rate
+from clotho_trainer.hardware.processors import available_processors, thread_count
+from clotho_trainer.process import preflight
+from clotho_trainer.reporting.board import Board
+from clotho_trainer.training.schedule import learning_rate
 
 
 def config(*, model: Model | None = None, training: Training | None = None, group_size: int = 16) -> RunConfig:

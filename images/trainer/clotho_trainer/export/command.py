@@ -24,8 +24,8 @@ from clotho_contract.names import DATA_PATH, DATA_VARIABLE, TRAINER_STATUS_PORT
 from clotho_contract.serving import add_health_routes
 from clotho_contract.settings import Export, Ollama
 from clotho_contract.termination import Termination
-from clotho_trainer.checkpoints import Checkpoints
 from clotho_trainer.failures import TrainerError, classify
+from clotho_trainer.training.checkpoints import Checkpoints
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct, field
 
 from clotho_contract.exports import ExportedFile
-from clotho_trainer.durable import digest, flush
 from clotho_trainer.failures import TrainerError
+from clotho_trainer.training.durable import digest, flush
 
 _MANIFEST, _STAGING = "manifest.json", ".staging-"
 

@@ -14,9 +14,9 @@ from msgspec import Struct, field
 from safetensors import safe_open
 
 from clotho_contract.settings import Model
-from clotho_trainer import checkpoints
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.tokenizer import load_tokenizer, unreadable
+from clotho_trainer.model.tokenizer import load_tokenizer, unreadable
+from clotho_trainer.training import checkpoints
 
 _ADAPTER = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])\.weight$")
 _ALL = slice(None)

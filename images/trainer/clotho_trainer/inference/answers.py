@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Any
 
-from clotho_trainer.inference.engine import Completion
+from clotho_trainer.inference.core.engine import Completion
 
 Decode = Callable[[int], str]
 

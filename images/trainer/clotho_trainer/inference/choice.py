@@ -8,14 +8,14 @@ import torch
 
 from clotho_contract.config import RunConfig
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.fast import memory
-from clotho_trainer.fast.engine import PAGE_SIZE, FastEngine
-from clotho_trainer.fast.weights import PolicyWeights, why_not
-from clotho_trainer.inference.engine import Engine
-from clotho_trainer.inference.transformers_engine import TransformersEngine
-from clotho_trainer.inference.vllm_engine import VllmEngine
-from clotho_trainer.live import LiveWeights
-from clotho_trainer.policy import context_length
+from clotho_trainer.inference.core.engine import Engine
+from clotho_trainer.inference.paged import memory
+from clotho_trainer.inference.paged.engine import PAGE_SIZE, FastEngine
+from clotho_trainer.inference.paged.weights import PolicyWeights, why_not
+from clotho_trainer.inference.transformers.engine import TransformersEngine
+from clotho_trainer.inference.vllm import VllmEngine
+from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.model.load import context_length
 
 log = logging.getLogger(__name__)
 

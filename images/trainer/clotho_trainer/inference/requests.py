@@ -5,7 +5,7 @@ from typing import Annotated, Any, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from clotho_trainer.inference.engine import Sampling
+from clotho_trainer.inference.core.engine import Sampling
 
 Count = Annotated[int, Meta(ge=1, le=4096)]
 NonNegative = Annotated[int, Meta(ge=0)]

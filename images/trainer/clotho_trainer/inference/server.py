@@ -18,7 +18,7 @@ from aiohttp import web
 
 from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_trainer.inference import answers
-from clotho_trainer.inference.engine import Completion, Engine, EngineBusyError, Request, Sampling
+from clotho_trainer.inference.core.engine import Completion, Engine, EngineBusyError, Request, Sampling
 from clotho_trainer.inference.requests import (
     BadRequestError,
     ChatRequest,

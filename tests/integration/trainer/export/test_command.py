@@ -19,7 +19,7 @@ from clotho_contract import config as run_config
 from clotho_contract import termination
 from clotho_contract.exports import ExportProgress
 from clotho_contract.settings import Export
-from clotho_trainer.checkpoints import Checkpoints
+from clotho_trainer.training.checkpoints import Checkpoints
 from integration.trainer.tiny import config
 
 ROOT = Path(__file__).parents[4]

@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clotho_contract.settings import Export
-from clotho_trainer import tiny_model
 from clotho_trainer.export import gguf_file
 from clotho_trainer.export.run import export
+from clotho_trainer.model import tiny
 from integration.trainer.export import llama_cpp, tiny_models
 
 KINDS = list(tiny_models.TOKENIZERS)
@@ -165,6 +165,6 @@ def test_llama_cpp_stretches_positions_alike(rope: str, llama: Path, tmp_path: P
 
 
 def test_llama_cpp_reads_the_tiny_model_of_the_examples(llama: Path, tmp_path: Path) -> None:
-    tiny_model.write(tmp_path / "tiny")
+    tiny.write(tmp_path / "tiny")
     texts = ["a letter: b", "1 + 1 = 2\n<|user|>go on<|assistant|>yes<eos>"]
     check_with_llama_cpp(llama, tmp_path / "tiny", tmp_path / "out", texts)

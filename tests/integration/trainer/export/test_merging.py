@@ -11,10 +11,10 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clotho_contract.settings import Export
-from clotho_trainer.batch import prepare
-from clotho_trainer.checkpoints import Checkpoints
 from clotho_trainer.export.run import export
 from clotho_trainer.failures import TrainerError
+from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.checkpoints import Checkpoints
 from integration.trainer.tiny import backend, config, groups
 
 PROMPT = [[5, 9, 30, 12, 7]]

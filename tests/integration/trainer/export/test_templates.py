@@ -10,8 +10,8 @@ import pytest
 import trl
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from clotho_trainer import tiny_model
 from clotho_trainer.export.modelfile import Conversation, Render, conversation
+from clotho_trainer.model import tiny
 
 TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 START = "<s>"
@@ -58,7 +58,7 @@ def renderer(template: str, tools: list[dict[str, Any]] | None = None) -> Render
 
 def template(family: str) -> str:
     if family == "tiny":
-        return str(tiny_model.make_tokenizer().chat_template)
+        return str(tiny.make_tokenizer().chat_template)
     return MISTRAL if family == "mistral" else (TEMPLATES / f"{family}.jinja").read_text()
 
 

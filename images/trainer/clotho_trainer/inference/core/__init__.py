@@ -1,0 +1,1 @@
+"""What every engine is made of: requests, sequences, the sampler, the decode thread."""

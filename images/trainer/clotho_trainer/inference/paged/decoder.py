@@ -1,0 +1,231 @@
+"""One decode step on the device. With Triton it is a CUDA graph for each size of batch: the host only replays it."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional
+
+from clotho_trainer.inference.paged.block_manager import SCRAP
+from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.reference_ops import PlainOperations, gathered
+from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
+
+STEPS = 8  # at most, before the host looks at who is done
+_ROWS_OF_GRAPHS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+class Operations(Protocol):
+    def add_and_norm(
+        self, residual: torch.Tensor, addition: Rows | None, weight: torch.Tensor, *, rounds: bool
+    ) -> Rows: ...
+
+    def rotate_and_store(
+        self,
+        qkv: Rows,
+        layer: Layer,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> torch.Tensor: ...
+
+    def gated(self, gate_up: Rows, width: int, *, rounds: bool) -> Rows: ...
+
+    def rounded(self, x: torch.Tensor) -> Rows: ...
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        positions: torch.Tensor,
+        tables: torch.Tensor,
+    ) -> torch.Tensor: ...
+
+    def sample(
+        self, logits: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the device must know of a sequence."""
+
+    token: int  # the last one, whose keys are not cached yet
+    position: int  # of that token
+    last_position: int  # where the row stops moving, whatever is asked of it
+    temperature: float
+    seed: int
+    pages: Sequence[int]
+
+
+class Decoder:
+    def __init__(self, weights: PolicyWeights, *, pages: int, page_size: int, max_rows: int, seed: int) -> None:
+        self._weights = weights
+        self._page_size = page_size
+        self._operations, self._uses_graphs = _operations(weights, seed)
+        device = weights.device
+        shape = (len(weights.layers), pages, weights.kv_heads, page_size, weights.head_dim)
+        self._keys = torch.zeros(shape, dtype=weights.dtype, device=device)
+        self._values = torch.zeros_like(self._keys)
+        columns = min(-(-len(weights.cos) // page_size), pages)
+        self._tables = torch.full((max_rows, columns), SCRAP, dtype=torch.int32, device=device)
+        self._tokens, self._positions, self._last, self._seeds = torch.zeros(
+            4, max_rows, dtype=torch.int64, device=device
+        )
+        self._temperatures = torch.ones(max_rows, device=device)
+        self._drawn = torch.zeros(STEPS, max_rows, dtype=torch.int64, device=device)
+        self._logprobs = torch.zeros(STEPS, max_rows, device=device)
+        self._taken = torch.zeros(1, dtype=torch.int64, device=device)
+        self._logits: dict[int, torch.Tensor] = {}  # of each graph, where it leaves them
+        self._graphs: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self.sizes = [size for size in _ROWS_OF_GRAPHS if size < max_rows] + [max_rows]
+
+    def capture(self) -> None:
+        """From the largest to the smallest, so that all graphs live in the memory of the first."""
+        if not self._uses_graphs:
+            return
+        pool = None
+        for size in reversed(self.sizes):
+            self._taken.zero_()
+            side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self._forward_step(size)
+                self._sample_step(size)
+            torch.cuda.current_stream().wait_stream(side)
+            graphs = []
+            for part in (self._forward_step, self._sample_step):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                    part(size)
+                pool = pool or graph.pool()
+                graphs.append(graph.replay)
+            self._graphs[size] = (graphs[0], graphs[1])
+
+    def load(self, rows: Sequence[Row]) -> None:
+        """These rows from now on; the host knows them all, so nothing is moved about on the device."""
+        size = self._size(len(rows))
+        idle = [0] * (size - len(rows))
+        for target, values in (
+            (self._tokens, [row.token for row in rows]),
+            (self._positions, [row.position for row in rows]),
+            (self._last, [row.last_position for row in rows]),
+            (self._seeds, [row.seed for row in rows]),
+        ):
+            target[:size] = torch.tensor([*values, *idle], dtype=torch.int64)
+        self._temperatures[:size] = torch.tensor([row.temperature for row in rows] + [1.0] * len(idle))
+        columns = max(len(row.pages) for row in rows)
+        tables = [[*row.pages, *[SCRAP] * (columns - len(row.pages))] for row in rows]
+        self._tables[:size, :columns] = torch.tensor(tables + [[SCRAP] * columns] * len(idle), dtype=torch.int32)
+
+    def advance(self, rows: int, steps: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Tokens and log-probabilities of `steps` steps, for each row."""
+        size = self._size(rows)
+        forward, sample = self._graphs.get(size) or (
+            lambda: self._forward_step(size),
+            lambda: self._sample_step(size),
+        )
+        self._taken.zero_()
+        for _ in range(steps):
+            forward()
+            sample()
+        drawn = self._drawn[:steps, :rows].t().contiguous()
+        logprobs = self._logprobs[:steps, :rows].t().contiguous()
+        return drawn.tolist(), logprobs.tolist()
+
+    def logits(self, rows: int) -> torch.Tensor:
+        """Of one step; who draws from them tells the rows their tokens by `load`."""
+        size = self._size(rows)
+        graphs = self._graphs.get(size)
+        if graphs:
+            graphs[0]()
+        else:
+            self._forward_step(size)
+        return self._logits[size][:rows]
+
+    def read(self, prompts: Sequence[Sequence[int]], tables: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Cache the prompts in their pages; the logits after each. Padding is on the right, where causal attention
+        never looks: what it leaves in a page is overwritten before it is seen."""
+        w, count, longest = self._weights, len(prompts), max(map(len, prompts))
+        columns = -(-longest // self._page_size)
+        ids = torch.tensor([[*p, *[0] * (longest - len(p))] for p in prompts], device=w.device)
+        pages = torch.tensor([[*t, *[SCRAP] * columns][:columns] for t in tables], device=w.device)
+        positions = torch.arange(longest, device=w.device).expand(count, -1)
+        slots = pages.gather(1, positions // self._page_size) * self._page_size + positions % self._page_size
+
+        def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            result = functional.scaled_dot_product_attention(
+                query.view(count, longest, w.query_heads, w.head_dim).transpose(1, 2),
+                gathered(keys, pages, longest),
+                gathered(values, pages, longest),
+                is_causal=True,
+                enable_gqa=w.query_heads != w.kv_heads,
+            )
+            return result.transpose(1, 2).reshape(count * longest, -1)
+
+        hidden = self._forward(ids.flatten(), positions.flatten(), slots.flatten(), attend)
+        ends = torch.tensor([index * longest + len(p) - 1 for index, p in enumerate(prompts)], device=w.device)
+        return functional.linear(hidden[ends], w.head)
+
+    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        index = torch.tensor(sources, device=self._weights.device)
+        to = torch.tensor(targets, device=self._weights.device)
+        for cache in (self._keys, self._values):
+            cache[:, to] = cache[:, index]
+
+    def _size(self, rows: int) -> int:
+        return next(size for size in self.sizes if size >= rows)
+
+    def _forward_step(self, size: int) -> None:
+        positions, tables = self._positions[:size], self._tables[:size]
+        pages = tables.gather(1, (positions // self._page_size)[:, None]).squeeze(1)
+        slots = pages * self._page_size + positions % self._page_size
+
+        def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            return self._operations.attend(query, keys, values, positions, tables)
+
+        hidden = self._forward(self._tokens[:size], positions, slots, attend)
+        self._logits[size] = functional.linear(hidden, self._weights.head)
+
+    def _sample_step(self, size: int) -> None:
+        positions = self._positions[:size]
+        tokens, logprobs = self._operations.sample(
+            self._logits[size], self._temperatures[:size], self._seeds[:size], positions
+        )
+        self._drawn[:, :size].index_copy_(0, self._taken, tokens[None])
+        self._logprobs[:, :size].index_copy_(0, self._taken, logprobs[None])
+        self._taken += 1
+        self._tokens[:size] = tokens
+        positions.copy_(torch.minimum(positions + 1, self._last[:size]))
+
+    def _forward(
+        self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, attend: Attend
+    ) -> torch.Tensor:
+        do, rounds, addition = self._operations, self._weights.rounds, None
+        residual = functional.embedding(tokens, self._weights.embedding)
+        for index, layer in enumerate(self._weights.layers):
+            keys, values = self._keys[index], self._values[index]
+            x = do.add_and_norm(residual, addition, layer.attention_norm, rounds=rounds)
+            mixed = attend(do.rotate_and_store(layer.qkv(x), layer, positions, slots, keys, values), keys, values)
+            addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed))
+            x = do.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
+            addition = layer.down(do.gated(layer.gate_up(x), layer.gate_up.width, rounds=rounds))
+        return do.add_and_norm(residual, addition, self._weights.final_norm, rounds=False).values
+
+
+def _operations(weights: PolicyWeights, seed: int) -> tuple[Operations, bool]:
+    """Triton's where it runs, and whether steps can be captured in graphs."""
+    on_gpu = weights.device.type == "cuda"
+    is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    has_kernels = weights.head_dim in (16, 32, 64, 128, 256)
+    if has_kernels and (on_gpu or is_interpreted):
+        from clotho_trainer.inference.paged.kernels import TritonOperations
+
+        return TritonOperations(weights), on_gpu
+    return PlainOperations(weights, seed), False

@@ -1,0 +1,170 @@
+"""Linear layers with a common input as one product over the live weights, the base's and the adapters' at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from clotho_trainer.model import nf4
+from clotho_trainer.model.fp8 import FP8, LARGEST, LEAST, Fp8Linear
+from clotho_trainer.model.lora import plain_adapter
+
+_ALIGNMENT = 64  # adapters are padded to as many rows, so that the products stay aligned
+_REST = 16.0  # the rounding error of 8 bits is at most so much smaller than what was rounded
+
+
+class Rows(NamedTuple):
+    values: torch.Tensor
+    scale: torch.Tensor | None = None  # what each row is still to be multiplied with
+
+    @property
+    def scaled(self) -> torch.Tensor:
+        if self.scale is None:
+            return self.values
+        return (self.values.float() * self.scale).to(self.values.dtype)
+
+
+@dataclass(frozen=True)
+class _Adapter:
+    down: torch.Tensor
+    up: torch.Tensor
+    scaling: float
+    outputs: slice
+    ranks: slice
+
+
+class FusedLinear:
+    """y = x W' + b + (x A') B'. The store holds W, which is the model's own, and below it a copy of A: one product
+    gives both. `_up` is the scaled B of all layers, block by block."""
+
+    takes_fp8 = False
+    copies_of_adapters = 1
+
+    def __init__(self, modules: Sequence[Any], dtype: torch.dtype) -> None:
+        self._bases = [getattr(module, "base_layer", module) for module in modules]
+        self.width = sum(base.out_features for base in self._bases)
+        self._adapters = _adapters(modules)
+        self._rank = -(-sum(len(adapter.down) for adapter in self._adapters) // _ALIGNMENT) * _ALIGNMENT
+        first, ranks = self._bases[0], self._rank * self.copies_of_adapters
+        self._store = self._make_store(ranks, dtype)
+        self._up = first.weight.new_zeros(self.width, ranks, dtype=dtype)
+        self._bias = first.weight.new_zeros(self.width + ranks, dtype=dtype) if first.bias is not None else None
+        if self._bias is not None:
+            for base, outputs in self._outputs():
+                _become_view(base.bias, self._bias[outputs])
+
+    def refresh(self) -> None:
+        """Take over what training did to the adapters; the base weights are shared anyway."""
+        for adapter in self._adapters:
+            self._below(adapter.ranks).copy_(adapter.down)
+            self._up[adapter.outputs, adapter.ranks] = (adapter.up * adapter.scaling).to(self._up.dtype)
+
+    def __call__(self, x: Rows) -> Rows:
+        """The first `width` columns are the result."""
+        return Rows(self._with_adapters(functional.linear(x.values, self._store, self._bias)))
+
+    def _make_store(self, ranks: int, _dtype: torch.dtype) -> torch.Tensor:
+        weight = self._bases[0].weight
+        store: torch.Tensor = weight.new_zeros(self.width + ranks, weight.shape[1])
+        for base, outputs in self._outputs():
+            _become_view(base.weight, store[outputs])
+        return store
+
+    def _outputs(self) -> Iterator[tuple[Any, slice]]:
+        row = 0
+        for base in self._bases:
+            yield base, slice(row, row + base.out_features)
+            row += base.out_features
+
+    def _with_adapters(self, y: torch.Tensor) -> torch.Tensor:
+        if self._rank:
+            y[:, : self.width].addmm_(y[:, self.width :], self._up.t())
+        return y
+
+    def _below(self, ranks: slice) -> torch.Tensor:
+        start = len(self._store) - self._rank * self.copies_of_adapters
+        return self._store[start + ranks.start : start + ranks.stop]
+
+
+class FusedFp8Linear(FusedLinear):
+    """The same over a base in 8 bits. A is there twice, rounded and what rounding left over: together they are as exact
+    as in 16 bits. The scale of a row is not applied here: whoever reads the result does it in passing."""
+
+    takes_fp8 = True
+    copies_of_adapters = 2
+
+    def __init__(self, modules: Sequence[Any], dtype: torch.dtype) -> None:
+        super().__init__(modules, dtype)
+        self._scale: torch.Tensor = getattr(modules[0], "base_layer", modules[0]).scale
+        self._one = torch.ones_like(self._scale)
+
+    def refresh(self) -> None:
+        for adapter in self._adapters:
+            factor = adapter.down.abs().amax().float().clamp(min=LEAST) / LARGEST
+            exact = adapter.down.float() / factor
+            coarse = exact.to(FP8)
+            rest = slice(adapter.ranks.start + self._rank, adapter.ranks.stop + self._rank)
+            self._below(adapter.ranks).copy_(coarse)
+            self._below(rest).copy_(((exact - coarse.float()) * _REST).to(FP8))
+            up = adapter.up * (adapter.scaling * factor / self._scale)
+            self._up[adapter.outputs, adapter.ranks] = up.to(self._up.dtype)
+            self._up[adapter.outputs, rest] = (up / _REST).to(self._up.dtype)
+
+    def __call__(self, x: Rows) -> Rows:
+        y = Rows(self._with_adapters(self._product(x.values)), x.scale)
+        return y if self._bias is None else Rows(y.scaled + self._bias)
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
+        if not x.is_cuda:
+            return functional.linear(x.float(), self._store.float() * self._scale).to(self._up.dtype)
+        return torch._scaled_mm(
+            x,
+            self._store.t(),
+            scale_a=self._one,
+            scale_b=self._scale,
+            out_dtype=self._up.dtype,
+            use_fast_accum=True,
+        )
+
+
+class FusedPackedLinear(FusedLinear):
+    """The same over a base in 4 bits, unpacked anew each time: the store holds A only."""
+
+    def __call__(self, x: Rows) -> Rows:
+        unpacked = self._store.new_empty(self.width + len(self._store), self._store.shape[1])
+        for base, outputs in self._outputs():
+            nf4.unpack(base, unpacked[outputs])
+        unpacked[self.width :] = self._store
+        return Rows(self._with_adapters(functional.linear(x.values, unpacked, self._bias)))
+
+    def _make_store(self, ranks: int, dtype: torch.dtype) -> torch.Tensor:
+        first = self._bases[0]
+        store: torch.Tensor = first.weight.new_zeros(ranks, first.in_features, dtype=dtype)
+        return store
+
+
+def fused(modules: Sequence[Any], dtype: torch.dtype) -> FusedLinear:
+    base = getattr(modules[0], "base_layer", modules[0])
+    if nf4.is_packed(base):
+        return FusedPackedLinear(modules, dtype)
+    return (FusedFp8Linear if isinstance(base, Fp8Linear) else FusedLinear)(modules, dtype)
+
+
+def _adapters(modules: Sequence[Any]) -> list[_Adapter]:
+    adapters, output, rank = [], 0, 0
+    for module in modules:
+        outputs = slice(output, output + module.out_features)
+        if name := plain_adapter(module):
+            down, up = module.lora_A[name].weight, module.lora_B[name].weight
+            ranks = slice(rank, rank + len(down))
+            adapters.append(_Adapter(down, up, module.scaling[name], outputs, ranks))
+            rank = ranks.stop
+        output = outputs.stop
+    return adapters
+
+
+def _become_view(parameter: torch.Tensor, view: torch.Tensor) -> None:
+    view.copy_(parameter.data)
+    parameter.data = view

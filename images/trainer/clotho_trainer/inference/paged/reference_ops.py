@@ -1,0 +1,108 @@
+"""The engine's operations in plain PyTorch: what the Triton kernels must equal, and what runs where Triton cannot.
+
+Rounding happens where the Hugging Face modules round, so that decoding and training see the same policy.
+"""
+
+import torch
+from torch.nn import functional
+
+from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
+from clotho_trainer.model.fp8 import rounded
+
+
+class PlainOperations:
+    """Keys and values lie in pages: [page, head, place in the page, dimension]."""
+
+    def __init__(self, weights: PolicyWeights, seed: int) -> None:
+        self._weights = weights
+        self._generator = torch.Generator(weights.device).manual_seed(seed + 1)  # not the noise of the first tokens
+
+    def add_and_norm(
+        self, residual: torch.Tensor, addition: Rows | None, weight: torch.Tensor, *, rounds: bool
+    ) -> Rows:
+        """Adds to the residual in place; gives it normalised."""
+        if addition is not None:
+            residual += addition.scaled[:, : residual.shape[1]]
+        normed = self._norm(residual, weight)
+        return self.rounded(normed) if rounds else Rows(normed)
+
+    def rounded(self, x: torch.Tensor) -> Rows:
+        return Rows(*rounded(x))
+
+    def rotate_and_store(
+        self,
+        qkv: Rows,
+        layer: Layer,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+    ) -> torch.Tensor:
+        """Queries, normalised and rotated; keys and values go to their slot, which is page * size + place."""
+        w = self._weights
+        rows = len(qkv.values)
+        heads = qkv.scaled[:, : layer.qkv.width].reshape(rows, -1, w.head_dim)
+        query, key, value = torch.split(heads, [w.query_heads, w.kv_heads, w.kv_heads], dim=1)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
+        cos, sin = (table[positions].repeat(1, 2)[:, None] for table in (w.cos, w.sin))
+        pages, places = slots // keys.shape[2], slots % keys.shape[2]
+        keys[pages, :, places] = _rotated(key, cos, sin)
+        values[pages, :, places] = value
+        return _rotated(query, cos, sin).reshape(rows, -1)
+
+    def gated(self, gate_up: Rows, width: int, *, rounds: bool) -> Rows:
+        gate, up = gate_up.scaled[:, :width].chunk(2, dim=1)
+        active = functional.silu(gate) * up
+        return self.rounded(active) if rounds else Rows(active)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        positions: torch.Tensor,
+        tables: torch.Tensor,
+    ) -> torch.Tensor:
+        """One query a row over the keys up to its position."""
+        w = self._weights
+        longest = int(positions.max()) + 1
+        gathered_keys, gathered_values = (gathered(cache, tables, longest) for cache in (keys, values))
+        seen = torch.arange(longest, device=query.device) <= positions[:, None]
+        result = functional.scaled_dot_product_attention(
+            query.view(len(query), w.query_heads, 1, w.head_dim),
+            gathered_keys,
+            gathered_values,
+            attn_mask=seen[:, None, None],
+            enable_gqa=w.query_heads != w.kv_heads,
+        )
+        return result.reshape(len(query), -1)
+
+    def sample(
+        self, logits: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A token a row by Gumbel's trick, and its log-probability. Temperature 0 takes the likeliest."""
+        is_random = (temperatures > 0)[:, None]
+        scaled = logits.float() / torch.where(is_random, temperatures[:, None], 1.0)
+        logprobs = scaled.log_softmax(-1)
+        noise = torch.empty_like(scaled).exponential_(generator=self._generator).log()
+        choice = torch.where(is_random, logprobs - noise, logprobs).argmax(-1)
+        return choice, logprobs.gather(-1, choice[:, None]).squeeze(-1)
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._weights.epsilon)
+        return weight * normed.to(x.dtype)
+
+
+def gathered(cache: torch.Tensor, tables: torch.Tensor, length: int) -> torch.Tensor:
+    """The first `length` tokens of each row's pages, side by side: [row, head, token, dimension]."""
+    size = cache.shape[2]
+    pages = cache[tables[:, : -(-length // size)]]
+    return pages.transpose(1, 2).flatten(2, 3)[:, :, :length]
+
+
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -1,0 +1,1 @@
+"""Decoding with the model's own modules."""

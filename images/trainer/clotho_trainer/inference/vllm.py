@@ -1,0 +1,254 @@
+"""vLLM, as a subprocess on the same GPU or as a server elsewhere, fed with one adapter a policy version."""
+
+import asyncio
+import logging
+import os
+import secrets
+import shutil
+import sys
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from clotho_contract.config import RunConfig
+from clotho_contract.lines import lines_of
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.hardware import gpus
+from clotho_trainer.inference.core.engine import Completion, EngineBusyError, FinishReason, Request
+from clotho_trainer.model.live import LiveWeights
+
+log = logging.getLogger(__name__)
+
+_START_SECONDS = 900.0
+_PORT = 8004
+
+
+class _Logprobs(Struct):
+    token_logprobs: list[float]
+
+
+class _Choice(Struct):
+    text: str
+    token_ids: list[int]
+    logprobs: _Logprobs
+    finish_reason: str
+    stop_reason: str | int | None = None
+
+
+class _Answer(Struct):
+    choices: list[_Choice]
+
+
+def command_line(config: RunConfig, adapters: int, context: int, port: int = _PORT) -> list[str]:
+    """`processed_logprobs` are those of the distribution that was sampled from, which importance sampling needs."""
+    vllm = config.inference.vllm
+    return [
+        *("vllm", "serve", config.model.name),
+        *("--revision", config.model.revision),
+        *("--dtype", config.model.dtype),
+        *("--host", "127.0.0.1"),
+        *("--port", str(port)),
+        *("--max-model-len", str(context)),
+        *("--max-num-seqs", str(config.inference.max_batch_size)),
+        *("--gpu-memory-utilization", str(vllm.memory_share)),
+        *("--tensor-parallel-size", str(vllm.tensor_parallel)),
+        *("--seed", str(config.training.seed)),
+        "--enable-lora",
+        *("--max-lora-rank", str(config.training.lora.rank)),
+        *("--max-loras", str(adapters)),
+        *("--logprobs-mode", "processed_logprobs"),
+    ]
+
+
+class VllmEngine:
+    def __init__(
+        self, config: RunConfig, live: LiveWeights, folder: Path, context: int, command: list[str] | None = None
+    ) -> None:
+        vllm = config.inference.vllm
+        self._live = live
+        self._context = min(context, vllm.max_length or context)
+        self._adapters = config.training.max_off_policy_batches + 2
+        self._gpus = vllm.tensor_parallel
+        self._command: list[str] | None = None  # of a server that is ours
+        self._prefix, self._folder = "policy", folder
+        if vllm.mode == "server":  # others may use it, too, and it may remember adapters of an earlier attempt
+            self._prefix = f"{config.run.id}-{secrets.token_hex(3)}"
+            self._folder = Path(vllm.adapter_path) / self._prefix
+            self._url = vllm.url.rstrip("/")
+        else:
+            self._command = command or command_line(config, self._adapters, self._context)
+            self._url = f"http://127.0.0.1:{self._command[self._command.index('--port') + 1]}"
+        self._loaded: deque[tuple[int, str]] = deque()
+        self._session: aiohttp.ClientSession | None = None  # made in `start`: it needs the running loop
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            self._folder.mkdir(parents=True)
+        except OSError as error:
+            raise TrainerError(
+                "InvalidConfig", f"inference.vllm.adapterPath: cannot write to {self._folder}: {error.strerror}"
+            ) from error
+        if self._command is not None:
+            await self._spawn(self._command)
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
+        await self._wait_until_healthy()
+        try:
+            await self.publish()
+        except EngineBusyError as error:
+            raise TrainerError("DependencyUnavailable", f"{error}; it must serve with runtime LoRA updates") from error
+
+    async def _spawn(self, command: list[str]) -> None:
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                env=_environment(self._gpus),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        except FileNotFoundError as error:
+            raise TrainerError("InvalidConfig", "inference.engine vllm: this image has no vllm command") from error
+        self._reader = asyncio.create_task(_log_lines(self._process.stdout))
+
+    async def publish(self) -> None:
+        """A new name for every version: vLLM keys its prefix cache on the name."""
+        version = self._live.version
+        name = f"{self._prefix}-v{version}"
+        if self._loaded and self._loaded[-1][0] == version:
+            return
+        folder = await asyncio.to_thread(self._write_adapter, name)
+        await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+        self._loaded.append((version, name))
+        while len(self._loaded) >= self._adapters:
+            _, old = self._loaded.popleft()
+            await self._post("/v1/unload_lora_adapter", {"lora_name": old})
+            shutil.rmtree(self._folder / old, ignore_errors=True)
+
+    def problem(self) -> str | None:
+        if self._session is None and self._process is None:
+            return "vLLM has not been started"
+        if self._process is not None and self._process.returncode is not None:
+            return f"vLLM exited with code {self._process.returncode}"
+        return None
+
+    async def stop(self) -> None:
+        if self._session is not None:
+            if self._command is None:
+                await self._leave_server()
+            await self._session.close()
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), timeout=20)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        if self._reader is not None:
+            await self._reader
+
+    async def _leave_server(self) -> None:
+        with suppress(EngineBusyError):
+            for _, name in self._loaded:
+                await self._post("/v1/unload_lora_adapter", {"lora_name": name})
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def generate(self, request: Request) -> list[Completion]:
+        if problem := self.problem():
+            raise EngineBusyError(problem)
+        if len(request.prompt) >= self._context:
+            raise ValueError(f"the prompt has {len(request.prompt)} tokens; the engine's context is {self._context}")
+        version, name = self._loaded[-1]  # the whole answer comes from this adapter
+        body = await self._post("/v1/completions", _completion_request(request, name, self._context))
+        try:
+            answer = msgspec.json.decode(body, type=_Answer)
+        except msgspec.MsgspecError as error:
+            raise EngineBusyError(f"vLLM answered something unexpected: {error}") from error
+        return [_completion(choice, version) for choice in answer.choices]
+
+    def _write_adapter(self, name: str) -> Path:
+        staging, final = self._folder / f".{name}", self._folder / name
+        with self._live.training():
+            self._live.model.save_pretrained(staging)
+        staging.rename(final)
+        return final
+
+    async def _wait_until_healthy(self) -> None:
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                while True:
+                    if problem := self.problem():
+                        raise TrainerError("DependencyUnavailable", f"{problem} before it could serve; see the log")
+                    with suppress(EngineBusyError):
+                        await self._ask("GET", "/health")
+                        return
+                    await asyncio.sleep(0.2)
+        except TimeoutError as error:
+            raise TrainerError("DependencyUnavailable", f"vLLM did not start in {_START_SECONDS:.0f} s") from error
+
+    async def _post(self, path: str, body: dict[str, Any]) -> bytes:
+        return await self._ask("POST", path, body)
+
+    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        if self._session is None:
+            raise EngineBusyError("vLLM has not been started")
+        try:
+            async with self._session.request(method, self._url + path, json=body) as response:
+                answer = await response.read()
+        except aiohttp.ClientError as error:
+            raise EngineBusyError(f"vLLM does not answer: {error}") from error
+        if response.status >= 400:
+            raise EngineBusyError(f"vLLM refused {path}: {response.status} {answer[:300].decode(errors='replace')}")
+        return answer
+
+
+async def _log_lines(output: asyncio.StreamReader | None) -> None:
+    if output is not None:
+        async for line in lines_of(output):
+            log.info("%s", line.rstrip())
+
+
+def _completion_request(request: Request, model: str, context: int) -> dict[str, Any]:
+    sampling = request.sampling
+    return {
+        "model": model,
+        "prompt": list(request.prompt),
+        "n": request.n,
+        "max_tokens": min(sampling.max_tokens, context - len(request.prompt)),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_tokens": sampling.min_tokens,
+        "ignore_eos": sampling.ignore_end,
+        "stop": list(sampling.stop),
+        "stop_token_ids": sorted(sampling.stop_tokens),
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+
+
+def _completion(choice: _Choice, version: int) -> Completion:
+    reason: FinishReason = "length" if choice.finish_reason == "length" else "stop"
+    return Completion(
+        tokens=tuple(choice.token_ids),
+        logprobs=tuple(choice.logprobs.token_logprobs),
+        text=choice.text,
+        finish_reason=reason,
+        versions=((version, len(choice.token_ids)),),
+        stop_string=choice.stop_reason if isinstance(choice.stop_reason, str) else None,
+    )
+
+
+def _environment(gpu_count: int) -> dict[str, str]:
+    """vLLM needs no secrets but the model's; the run's token stays here."""
+    hidden = {"CLOTHO_TOKEN", "WANDB_API_KEY", "TINKER_API_KEY"}
+    kept = {key: value for key, value in os.environ.items() if key not in hidden}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
+    visible = {"CUDA_VISIBLE_DEVICES": gpus.first(gpu_count)} if gpu_count > 1 else {}
+    return kept | visible | {"PATH": path, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}

@@ -1,0 +1,81 @@
+"""The one set of weights: training changes them, decoding reads them, and never both at once."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+
+from clotho_trainer.model.lora import Undo, lean
+
+Mode = Literal["training", "decoding"]
+
+
+class LiveWeights:
+    """Turns are taken between decode steps; training goes first when both want the weights."""
+
+    def __init__(self, model: Any, tokenizer: Any, version: int = 0) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.modules_decode = True  # False: decoding leaves the model's modules alone
+        self.version = version  # optimiser steps in the weights; changes only inside `training()`
+        self._turn = threading.Condition()
+        self._holder: Mode | None = None
+        self._training_waits = 0
+        self._mode: Mode | None = None
+        self._undo_lean: Undo | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.model.device)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def training_is_waiting(self) -> bool:
+        return self._training_waits > 0
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        with self._turn:
+            self._training_waits += 1
+            try:
+                self._turn.wait_for(lambda: self._holder is None)
+            finally:
+                self._training_waits -= 1
+            self._holder = "training"
+        with self._released():
+            self._switch("training")
+            yield
+
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        with self._turn:
+            self._turn.wait_for(lambda: self._holder is None and not self._training_waits)
+            self._holder = "decoding"
+        with self._released():
+            self._switch("decoding")
+            with torch.inference_mode():
+                yield
+
+    @contextmanager
+    def _released(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._holder = None
+                self._turn.notify_all()
+
+    def _switch(self, mode: Mode) -> None:
+        if mode == self._mode or (mode == "decoding" and not self.modules_decode):
+            return
+        self._mode = mode
+        self.model.train(mode == "training")
+        if self._undo_lean is not None:
+            self._undo_lean()
+        self._undo_lean = lean(self.model, self.compute_dtype) if mode == "decoding" else None

@@ -1,0 +1,96 @@
+"""Loads the model that is trained, and says in one sentence why when it cannot."""
+
+import logging
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from clotho_contract.settings import Lora, Model
+from clotho_trainer.failures import TrainerError, is_out_of_memory
+from clotho_trainer.hardware.processors import available_processors, thread_count
+from clotho_trainer.model.tokenizer import check_vocabulary, unreadable
+
+log = logging.getLogger(__name__)
+
+_FP8_CAPABILITY = (8, 9)  # the first with such tensor cores
+
+
+def load_model(model: Model, tokenizer: Any) -> Any:
+    """On the GPU when there is one."""
+    if model.quantization != "none":
+        require_quantization(model.quantization)
+    arguments: dict[str, Any] = {
+        "revision": model.revision,
+        "dtype": "auto" if model.dtype == "auto" else getattr(torch, model.dtype),
+    }
+    if model.quantization == "nf4":
+        compute = torch.bfloat16 if model.dtype == "auto" else getattr(torch, model.dtype)
+        arguments["quantization_config"] = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=compute,
+        )
+    if torch.cuda.is_available():
+        arguments["device_map"] = {"": 0}
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model.name, **arguments)
+    except Exception as error:  # readers of damaged files raise whatever they like
+        if is_out_of_memory(error):
+            raise
+        raise unreadable(model, "model", error) from error
+    check_vocabulary(model.name, tokenizer, loaded.get_input_embeddings().num_embeddings)
+    parameters = sum(parameter.numel() for parameter in loaded.parameters())
+    torch.set_num_threads(thread_count(parameters, available_processors()))
+    log.info("loaded %s: %.1f million parameters, %s on %s", model.name, parameters / 1e6, loaded.dtype, loaded.device)
+    return loaded
+
+
+def require_quantization(kind: str) -> None:
+    """Say it now rather than after minutes of loading."""
+    if not torch.cuda.is_available():
+        raise TrainerError("InvalidConfig", f"model.quantization {kind} needs a CUDA GPU, and this pod sees none")
+    if kind == "fp8" and torch.cuda.get_device_capability() < _FP8_CAPABILITY:
+        name = torch.cuda.get_device_name()
+        raise TrainerError("InvalidConfig", f"model.quantization fp8 needs a GPU of Hopper or newer; this is a {name}")
+    if kind == "nf4" and find_spec("bitsandbytes") is None:
+        raise TrainerError(
+            "InvalidConfig", "model.quantization nf4 needs the package bitsandbytes, which this image does not have"
+        )
+
+
+def adapter_config(lora: Lora) -> Any | None:
+    """None when all weights are trained."""
+    if lora.rank == 0:
+        return None
+    from peft import LoraConfig
+
+    modules = lora.target_modules
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type, unused-ignore]
+        lora_dropout=lora.dropout,
+        target_modules=modules if modules == "all-linear" else [name.strip() for name in modules.split(",")],
+        task_type="CAUSAL_LM",
+    )
+
+
+def sharpen_adapters(model: Any) -> None:
+    """In single precision, whatever the base has: the small updates of an adapter are lost in half of it."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
+def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    declared = model.generation_config.eos_token_id if model.generation_config else None
+    ids = [declared] if isinstance(declared, int) else list(declared or ())
+    if tokenizer.eos_token_id is not None:
+        ids.append(tokenizer.eos_token_id)
+    return frozenset(ids)
+
+
+def context_length(model: Any) -> int:
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1_000_000)

@@ -1,0 +1,1 @@
+"""The pod: its servers, one training from loading to the termination message, and what is checked before."""

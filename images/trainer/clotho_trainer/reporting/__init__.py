@@ -1,0 +1,1 @@
+"""How a training is seen from outside: `/progress`, `/metrics`, Weights & Biases, a progress bar."""

@@ -1,0 +1,107 @@
+"""Groups of the run's environments, leased from the API server and acknowledged once they are trained."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from clotho_contract.config import RunConfig
+from clotho_contract.progress import State
+from clotho_trainer.rollouts.api_server import ApiServer, Lease, LeaseLostError
+from clotho_trainer.rollouts.source import Reading
+from clotho_trainer.training import groups
+from clotho_trainer.training.backend import Backend
+
+log = logging.getLogger(__name__)
+
+
+class LeaseSource:
+    opening = "the API server to take the registration"
+    activity: State = "waiting"
+    last_step: int | None = None
+
+    def __init__(self, api: ApiServer, config: RunConfig, checkpoints: str) -> None:
+        self._api = api
+        self._config = config
+        self._checkpoints = checkpoints
+        self._unacknowledged: set[bytes] = set()  # trained batches whose lease was lost: never train them twice
+
+    async def prepare(self) -> None:
+        await self._api.wait_until_up()
+
+    async def open(self, backend: Backend, state: dict[str, Any]) -> None:
+        await self._api.register(self._config, self._checkpoints, backend.version)
+        if backend.version:
+            await self._api.checkpointed(backend.version)
+
+    async def take(self, stop: asyncio.Event, step: int) -> "LeasedBatch | None":
+        lease = await self._next_lease(stop)
+        if lease is None:
+            return None
+        digest = lease.digest()
+        if digest in self._unacknowledged:
+            await self.acknowledge(lease, digest, step)
+            return None
+        return LeasedBatch(self, self._api, lease, digest)
+
+    async def checkpointed(self, step: int) -> None:
+        await self._api.checkpointed(step)
+
+    async def reconfigured(self, config: RunConfig, step: int) -> None:
+        await self._api.register(config, self._checkpoints, step)
+
+    def state(self) -> dict[str, Any]:
+        """The API server remembers what was trained."""
+        return {}
+
+    async def acknowledge(self, lease: Lease, digest: bytes, step: int) -> None:
+        try:
+            await self._api.acknowledge(lease.lease_id, step)
+            self._unacknowledged.discard(digest)
+        except LeaseLostError as error:
+            log.warning("the lease was lost before step %d was acknowledged: %s", step, error)
+            self._unacknowledged.add(digest)
+
+    async def _next_lease(self, stop: asyncio.Event) -> Lease | None:
+        leasing = asyncio.create_task(self._api.lease())
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({leasing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not leasing.done():
+                return None
+            lease = leasing.result()
+            if lease is not None and stop.is_set():
+                await self._api.release(lease.lease_id)
+                return None
+            return lease
+        finally:
+            leasing.cancel()
+            stopping.cancel()
+
+
+class LeasedBatch:
+    def __init__(self, source: LeaseSource, api: ApiServer, lease: Lease, digest: bytes) -> None:
+        self._source = source
+        self._api = api
+        self._lease = lease
+        self._digest = digest
+
+    def read(self, vocabulary: int) -> Reading:
+        sound: list[groups.Group] = []
+        rejected: list[str] = []
+        for raw in self._lease.batch:
+            try:
+                sound.append(groups.decode(raw, vocabulary))
+            except groups.InvalidGroupError as error:
+                rejected.append(str(error))
+        return Reading(sound, rejected)
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        return self._api.renewed(self._lease)
+
+    def figures(self, found: Mapping[str, float]) -> Mapping[str, float]:
+        return {}
+
+    async def trained(self, step: int, figures: Mapping[str, float]) -> None:
+        await self._source.acknowledge(self._lease, self._digest, step)

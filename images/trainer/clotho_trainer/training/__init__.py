@@ -1,0 +1,1 @@
+"""The loop from a batch of scored groups to an optimiser step and a checkpoint."""

@@ -1,0 +1,44 @@
+"""What the training loop needs of whatever does the optimising: this pod's GPU, or a remote service."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from clotho_trainer.inference.core.engine import Engine
+from clotho_trainer.training.batch import Batch, Rules
+
+
+class Backend(Protocol):
+    """Its methods block; the loop calls them in a thread of their own, one at a time."""
+
+    @property
+    def version(self) -> int:
+        """How many optimiser steps the weights contain."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def context(self) -> int:
+        """The longest sequence, prompt included."""
+
+    @property
+    def tokenizer(self) -> Any: ...
+
+    @property
+    def rules(self) -> Rules: ...
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the next step compiles the layers first."""
+
+    def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+        """One optimiser step; the figures it yields."""
+
+    def save(self, folder: Path) -> None: ...
+
+    def restore(self, folder: Path, step: int) -> None: ...
+
+    def decode(self, tokens: list[int]) -> str: ...

@@ -1,0 +1,216 @@
+"""From scored groups to training rows: advantages, masks, staleness and the figures that are reported. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clotho_trainer.training.groups import NOT_SAMPLED, UNTRAINED, Group
+
+Floats = NDArray[np.float32]
+Tokens = NDArray[np.int64]
+Normalization = Literal["group", "batch", "none"]
+
+_LEAST_DEVIATION = 1e-8  # rewards that are all alike have none
+
+
+@dataclass(frozen=True)
+class Rules:
+    max_tokens: int
+    normalization: Normalization = "group"
+    mask_truncated: bool = False
+    end_tokens: frozenset[int] = frozenset()
+    max_staleness: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence: everything before the first trained token is the prompt."""
+
+    prompt: Tokens
+    completion: Tokens
+    trained: NDArray[np.bool_]  # which completion tokens the policy wrote
+    counted: NDArray[np.bool_]  # which completion tokens take part in any loss
+    advantages: Floats
+    logprobs: Floats  # of the completion under the policy that wrote it; NaN where unknown
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt) + len(self.completion)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """How much of a batch the environment wrote after the prompts: what a world model learns from."""
+
+    tokens: int = 0
+    rows: int = 0  # with any such token
+
+
+@dataclass(frozen=True)
+class Batch:
+    rows: tuple[Row, ...]
+    figures: dict[str, float]
+    samples: tuple[tuple[Tokens, Tokens, float], ...] = ()  # prompt, completion, score
+    dropped: tuple[str, ...] = field(default=())
+
+    @property
+    def tokens(self) -> int:
+        return sum(row.length for row in self.rows)
+
+    @property
+    def trained_tokens(self) -> int:
+        return sum(int((row.trained & row.counted).sum()) for row in self.rows)
+
+    @property
+    def observed(self) -> Observed:
+        counts = [int((~row.trained & row.counted).sum()) for row in self.rows]
+        return Observed(sum(counts), sum(count > 0 for count in counts))
+
+
+def prepare(groups: Sequence[Group], rules: Rules, version: int) -> Batch:
+    fresh, dropped = _drop_stale(groups, rules.max_staleness, version)
+    advantages = group_advantages([group.scores for group in fresh], rules.normalization)
+    rows: list[Row] = []
+    samples: list[tuple[Tokens, Tokens, float]] = []
+    truncated = 0
+    for group, values in zip(fresh, advantages, strict=True):
+        for index, advantage in enumerate(values):
+            row = make_row(group, index, advantage, rules.max_tokens)
+            if row is None:
+                continue
+            if _is_truncated(row, group, index, rules):
+                truncated += 1
+                if rules.mask_truncated:
+                    row = _silenced(row)
+            rows.append(row)
+            samples.append((row.prompt, row.completion, group.scores[index]))
+    figures = _figures(fresh, rows, version)
+    figures["completions/truncated"] = truncated / max(len(rows), 1)
+    return Batch(tuple(rows), figures, tuple(samples[:8]), tuple(dropped))
+
+
+def group_advantages(scores: Sequence[Sequence[float]], normalization: Normalization) -> list[Floats]:
+    """Centred on the group's mean; divided by the deviation of the group, of the whole batch, or not at all."""
+    centred = [np.asarray(group, np.float64) - np.mean(group) for group in scores]
+    if normalization == "none":
+        return [values.astype(np.float32) for values in centred]
+    if normalization == "batch":
+        everything = np.concatenate([np.asarray(group, np.float64) for group in scores] or [np.zeros(0)])
+        deviations = [_deviation(everything)] * len(scores)
+    else:
+        deviations = [_deviation(np.asarray(group, np.float64)) for group in scores]
+    scaled = zip(centred, deviations, strict=True)
+    return [(values / max(deviation, _LEAST_DEVIATION)).astype(np.float32) for values, deviation in scaled]
+
+
+def make_row(group: Group, index: int, advantage: float, max_tokens: int) -> Row | None:
+    """None when nothing of the sequence can be trained."""
+    tokens = np.asarray(group.tokens[index], np.int64)[:max_tokens]
+    trained = np.asarray(group.masks[index], np.int64)[:max_tokens] != UNTRAINED
+    if not trained[1:].any():  # the first token has no probability: nothing comes before it
+        return None
+    start = max(int(trained.argmax()), 1)
+    completion = tokens[start:]
+    logprobs = np.full(len(completion), np.nan, np.float32)
+    if group.inference_logprobs is not None:
+        logprobs = np.asarray(group.inference_logprobs[index], np.float32)[start:max_tokens]
+        logprobs = np.where(logprobs < NOT_SAMPLED, np.minimum(logprobs, 0), np.float32(np.nan))
+    return Row(
+        prompt=tokens[:start],
+        completion=completion,
+        trained=trained[start:],
+        counted=np.ones(len(completion), np.bool_),
+        advantages=_token_advantages(group, index, advantage, slice(start, max_tokens), len(completion)),
+        logprobs=logprobs,
+    )
+
+
+def micro_batches(rows: Iterable[Row], *, rows_each: int, tokens_each: int, is_packed: bool) -> list[list[Row]]:
+    """At most `rows_each`, or what `tokens_each` allows. Rows of one prompt go together where it is read once for all
+    of them, else rows of like length, so that little is padded."""
+    cost = _packed_tokens if is_packed else _padded_tokens
+    ordered = sorted(rows, key=lambda row: row.length, reverse=True)
+    if is_packed:
+        ordered.sort(key=lambda row: row.prompt.tobytes())
+    batches: list[list[Row]] = []
+    for row in ordered:
+        larger = [*batches[-1], row] if batches else []
+        if larger and (len(larger) <= rows_each if rows_each else cost(larger) <= tokens_each):
+            batches[-1] = larger
+        else:
+            batches.append([row])
+    return batches
+
+
+def _packed_tokens(rows: Sequence[Row]) -> int:
+    prompts = {row.prompt.tobytes(): len(row.prompt) for row in rows}
+    return sum(prompts.values()) + sum(len(row.completion) for row in rows)
+
+
+def _padded_tokens(rows: Sequence[Row]) -> int:
+    return len(rows) * max(row.length for row in rows)
+
+
+def _drop_stale(groups: Sequence[Group], limit: int, version: int) -> tuple[list[Group], list[str]]:
+    fresh: list[Group] = []
+    dropped: list[str] = []
+    for group in groups:
+        age = 0 if group.policy_version is None else version - group.policy_version
+        if limit and age > limit:
+            dropped.append(f"made by policy {group.policy_version}, {age} steps ago; maxStaleness is {limit}")
+        else:
+            fresh.append(group)
+    return fresh, dropped
+
+
+def _token_advantages(group: Group, index: int, advantage: float, part: slice, length: int) -> Floats:
+    override = (group.overrides[index] if group.overrides else None) or group.group_overrides
+    if override is not None and override.set_advantage_to_zero:
+        return np.zeros(length, np.float32)
+    if group.advantages is not None:
+        return np.asarray(group.advantages[index], np.float32)[part]
+    return np.full(length, advantage, np.float32)
+
+
+def _is_truncated(row: Row, group: Group, index: int, rules: Rules) -> bool:
+    override = group.overrides[index] if group.overrides else None
+    if len(group.tokens[index]) > row.length or (override is not None and override.truncated):
+        return True
+    if group.policy_version is not None:  # Clotho's own environments say it when a completion was cut
+        return False
+    return bool(rules.end_tokens) and bool(row.trained[-1]) and int(row.completion[-1]) not in rules.end_tokens
+
+
+def _silenced(row: Row) -> Row:
+    return Row(row.prompt, row.completion, row.trained, np.zeros_like(row.counted), row.advantages, row.logprobs)
+
+
+def _deviation(scores: NDArray[np.float64]) -> float:
+    return float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
+
+
+def _figures(groups: Sequence[Group], rows: Sequence[Row], version: int) -> dict[str, float]:
+    if not rows:
+        return {}
+    scores = np.concatenate([np.asarray(group.scores, np.float64) for group in groups])
+    advantages = np.concatenate([row.advantages[row.trained] for row in rows])
+    lengths = np.asarray([row.trained.sum() for row in rows])
+    ages = [version - group.policy_version for group in groups if group.policy_version is not None]
+    return {
+        "reward/mean": float(scores.mean()),
+        "reward/max": float(scores.max()),
+        "reward/min": float(scores.min()),
+        "reward/zero_deviation_groups": float(np.mean([len(set(group.scores)) == 1 for group in groups])),
+        "advantage/mean": float(advantages.mean()),
+        "advantage/max": float(advantages.max()),
+        "advantage/min": float(advantages.min()),
+        "percent_correct": float((scores > 0).mean() * 100),
+        "completions/mean_length": float(lengths.mean()),
+        "completions/max_length": float(lengths.max()),
+        "completions/min_length": float(lengths.min()),
+        "staleness/mean": float(np.mean(ages)) if ages else 0.0,
+        "staleness/max": float(max(ages)) if ages else 0.0,
+    }

@@ -1,0 +1,1 @@
+"""Training on this pod: the GRPO objective over packed rows, one optimiser."""

@@ -1,0 +1,291 @@
+"""Training on this pod: TRL's objective, one optimiser, and an engine that decodes from the same weights."""
+
+import logging
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from clotho_contract.config import RunConfig
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.inference.choice import choose_engine
+from clotho_trainer.inference.core.engine import Engine
+from clotho_trainer.inference.paged.weights import why_not
+from clotho_trainer.model import fp8, load
+from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.model.tokenizer import load_tokenizer
+from clotho_trainer.training.batch import Batch, Row, Rules, micro_batches
+from clotho_trainer.training.local import grpo, passes
+
+log = logging.getLogger(__name__)
+
+
+def _gpu_memory() -> dict[str, float]:
+    """The most that was in use since the last step; nothing on a CPU."""
+    if not torch.cuda.is_available():
+        return {}
+    peak = torch.cuda.max_memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    return {"gpu/memory_peak_bytes": float(peak)}
+
+
+def load_backend(config: RunConfig, work: Path) -> "LocalBackend":
+    tokenizer = load_tokenizer(config.model)
+    return LocalBackend(config, load.load_model(config.model, tokenizer), tokenizer, work)
+
+
+class LocalBackend:
+    def __init__(self, config: RunConfig, model: Any, tokenizer: Any, work: Path) -> None:
+        training = config.training
+        adapter = load.adapter_config(training.lora)
+        if adapter is None and model.dtype != torch.float32:
+            log.warning("full weights in %s lose small updates; model.dtype float32 keeps them", model.dtype)
+        self._end_tokens = load.end_tokens(model, tokenizer)
+        self._trainer = grpo.make_trainer(model, tokenizer, adapter, training, config.inference.temperature)
+        if adapter is not None:
+            load.sharpen_adapters(self._trainer.model)
+        if config.model.quantization == "fp8":
+            if problem := why_not(self._trainer.model):
+                raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")
+            fp8.convert(self._trainer.model)
+        self._training = training
+        self._live = LiveWeights(self._trainer.model, tokenizer)
+        self._optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()
+        self._scaler = torch.amp.GradScaler(enabled=self._live.compute_dtype == torch.float16)
+        self._tokens_a_pass = passes.TOKENS
+        self._rows_a_pass = training.micro_batch_size
+        self._has_noted_blindness = False
+        self._keeps_activations = not training.gradient_checkpointing
+        self._compiles = False
+        passes.keep_compiled(work / "compiled")
+        self._engine = choose_engine(config, self._live, self._end_tokens, work)
+        if self._live.device.type == "cuda":
+            self._plan_passes()
+            is_compilable = config.model.quantization != "nf4" and not training.lora.dropout
+            if not self._live.modules_decode and is_compilable:
+                passes.compile_layers(self._live.model)
+                self._compiles = True
+
+    @property
+    def version(self) -> int:
+        return self._live.version
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self._live.model.get_input_embeddings().num_embeddings)
+
+    @property
+    def context(self) -> int:
+        return load.context_length(self._live.model)
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._live.tokenizer
+
+    @property
+    def rules(self) -> Rules:
+        training = self._training
+        return Rules(
+            max_tokens=min(training.max_tokens, self.context),
+            normalization=training.loss.normalize_advantages,
+            mask_truncated=training.loss.mask_truncated,
+            end_tokens=self._end_tokens,
+            max_staleness=training.max_staleness,
+        )
+
+    @property
+    def live(self) -> LiveWeights:
+        return self._live
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    @property
+    def compiles(self) -> bool:
+        return self._compiles
+
+    def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+        with self._live.training():
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+            loss = self._accumulate_within_memory(batch)
+            self._scaler.unscale_(self._optimizer)
+            trainable = [p for p in self._live.model.parameters() if p.requires_grad]
+            norm = float(torch.nn.utils.clip_grad_norm_(trainable, self._training.max_grad_norm))
+            if not math.isfinite(loss) or (not math.isfinite(norm) and not self._scaler.is_enabled()):
+                self._optimizer.zero_grad(set_to_none=True)
+                raise TrainerError(
+                    "NonFiniteLoss",
+                    f"step {self.version + 1} has loss {loss} and gradient norm {norm}; the weights are as they were. "
+                    "Lower training.learningRate, or train in bfloat16 or float32",
+                )
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+            self._optimizer.zero_grad(set_to_none=True)
+            self._live.version += 1
+        self._compiles = False
+        figures = {"loss": loss, "gradient_norm": norm, "learning_rate": learning_rate}
+        return self._trainer.take_figures() | figures | _gpu_memory()
+
+    def save(self, folder: Path) -> None:
+        self.save_model(folder)
+        with self._live.training():
+            torch.save(self._optimizer.state_dict(), folder / "optimizer.pt")
+            torch.save({"scaler": self._scaler.state_dict(), "random": _random_state()}, folder / "state.pt")
+
+    def save_model(self, folder: Path) -> None:
+        with self._live.training():
+            self._live.model.save_pretrained(folder, safe_serialization=True)
+            self._live.tokenizer.save_pretrained(folder)
+
+    def restore(self, folder: Path, step: int) -> None:
+        device = self._live.device
+        with self._live.training():
+            self._load_weights(folder)
+            self._optimizer.load_state_dict(torch.load(folder / "optimizer.pt", map_location=device, weights_only=True))
+            state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+            if self._scaler.is_enabled():
+                self._scaler.load_state_dict(state["scaler"])
+            _restore_random_state(state["random"])
+            self._live.version = step
+
+    def decode(self, tokens: list[int]) -> str:
+        return str(self._live.tokenizer.decode(tokens))
+
+    def _load_weights(self, folder: Path) -> None:
+        from safetensors.torch import load_file
+
+        weights: dict[str, torch.Tensor] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            weights |= load_file(file, device=str(self._live.device))
+        has_adapters = (folder / "adapter_config.json").exists()
+        if has_adapters != bool(self._training.lora.rank):
+            held, wanted = ("adapters", "full weights") if has_adapters else ("full weights", "adapters")
+            raise _other_shape(folder, f"{held}, but training.lora.rank {self._training.lora.rank} trains {wanted}")
+        try:
+            outcome = self._put_weights(weights)
+        except RuntimeError as error:
+            raise _other_shape(folder, "weights of other shapes than this model and training.lora.rank have") from error
+        if outcome.unexpected_keys:
+            raise _other_shape(folder, f"weights this model does not have, such as {outcome.unexpected_keys[0]}")
+
+    def _put_weights(self, weights: dict[str, torch.Tensor]) -> Any:
+        if self._training.lora.rank:
+            from peft import set_peft_model_state_dict
+
+            return set_peft_model_state_dict(self._live.model, weights)
+        return self._live.model.load_state_dict(weights, strict=False)  # tied weights are saved once
+
+    def _plan_passes(self) -> None:
+        """Activations are kept when they fit beside the weights and the cache, unless the config decides."""
+        if self._training.gradient_checkpointing is not None:
+            return
+        self._trainer.recompute_activations(False)
+        kept = passes.kept_bytes_per_token(self._live.model, self._trainer.accelerator.autocast)
+        fixed = self._rows_a_pass * self.rules.max_tokens or None
+        free = passes.free_memory()
+        plan = passes.plan(fixed_tokens=fixed, kept_bytes_per_token=kept, free=free)
+        self._recompute(not plan.keeps_activations)
+        self._tokens_a_pass = plan.tokens
+        log.info(
+            "activations are %s: %d tokens a pass, %.1f MiB each when kept, %.1f GiB free",
+            "kept" if plan.keeps_activations else "recomputed",
+            plan.tokens,
+            kept / 2**20,
+            free / 2**30,
+        )
+
+    def _recompute(self, wish: bool) -> None:
+        self._keeps_activations = not wish
+        self._trainer.recompute_activations(wish)
+
+    def _accumulate_within_memory(self, batch: Batch) -> float:
+        while True:
+            try:
+                return self._accumulate(batch)
+            except torch.OutOfMemoryError:
+                self._optimizer.zero_grad(set_to_none=True)
+                self._trainer.take_figures()
+                torch.cuda.empty_cache()
+                if self._keeps_activations and self._training.gradient_checkpointing is None:
+                    self._recompute(True)
+                elif not self._shrink(batch):
+                    raise
+                log.warning(
+                    "out of GPU memory: the step is repeated, activations %s, with %s a forward pass",
+                    "kept" if self._keeps_activations else "recomputed",
+                    f"{self._rows_a_pass} sequences" if self._rows_a_pass else f"{self._tokens_a_pass} tokens",
+                )
+
+    def _shrink(self, batch: Batch) -> bool:
+        """Whether there is anything left to halve."""
+        if self._rows_a_pass:
+            self._rows_a_pass, before = max(self._rows_a_pass // 2, 1), self._rows_a_pass
+            return before > 1
+        longest = max(row.length for row in batch.rows)
+        self._tokens_a_pass, before = max(self._tokens_a_pass // 2, longest), self._tokens_a_pass
+        return before > longest
+
+    def _accumulate(self, batch: Batch) -> float:
+        parts = micro_batches(
+            batch.rows,
+            rows_each=self._rows_a_pass,
+            tokens_each=self._tokens_a_pass,
+            is_packed=self._trainer.has_plain_head,
+        )
+        self._trainer.plan_accumulation(len(parts))
+        self._trainer.observed = batch.observed
+        self._note_blindness(batch)
+        device = self._live.device
+        tokens = torch.tensor(float(batch.trained_tokens), device=device)
+        total = 0.0
+        for part in parts:
+            self._trainer.share = grpo.share_of_batch(
+                self._training.loss.type, part, len(batch.rows), batch.trained_tokens, len(parts)
+            )
+            loss = self._part_loss(part, tokens)
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        return total
+
+    def _note_blindness(self, batch: Batch) -> None:
+        """Environments are known by their tokens alone: only a batch shows that they wrote none."""
+        if self._training.world_model.coefficient and not batch.observed.tokens and not self._has_noted_blindness:
+            self._has_noted_blindness = True
+            log.warning("training.worldModel has nothing to learn from: no token of this batch is an environment's")
+
+    def _part_loss(self, rows: Sequence[Row], tokens: torch.Tensor) -> torch.Tensor:
+        inputs = grpo.tensors(rows, self._live.tokenizer.pad_token_id, self._live.device)
+        inputs["num_items_in_batch"] = tokens
+        if self._training.loss.beta:
+            inputs["ref_per_token_logps"] = self._trainer.reference_logprobs(inputs)
+        return self._trainer.loss(inputs)
+
+
+def _other_shape(folder: Path, difference: str) -> TrainerError:
+    advice = "restore the old settings or start a run with a new name"
+    return TrainerError("InvalidConfig", f"the checkpoint {folder.name} holds {difference}; {advice}")
+
+
+def _random_state() -> dict[str, Any]:
+    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, gauss),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def _restore_random_state(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    kind, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(state["cuda"])

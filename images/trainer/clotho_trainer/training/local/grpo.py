@@ -1,0 +1,216 @@
+"""TRL's GRPO objective over rows that were sampled and scored elsewhere. The only module that touches TRL."""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import numpy as np
+import torch
+from datasets import Dataset  # type: ignore[import-untyped]
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import pad
+
+from clotho_contract.settings import Training, WorldModel
+from clotho_trainer.inference.paged.weights import why_not
+from clotho_trainer.training.batch import Observed, Row
+from clotho_trainer.training.local import packing
+from clotho_trainer.training.local.logprob_head import completion_logprobs
+
+_CISPO_CLIP = 5.0  # CISPO clips the weight itself, so the small default of the ratio losses would stop it
+_MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
+
+Inputs = dict[str, torch.Tensor]
+
+
+class GroupTrainer(GRPOTrainer):
+    """GRPOTrainer without its sampling: rows come in, the loss comes out.
+
+    Of TRL's private parts it relies on `_compute_loss`, `_get_per_token_logps_and_entropies` and `_metrics`; a
+    contract test watches them.
+    """
+
+    model: Any
+    args: Any
+    world_model: WorldModel = WorldModel()
+    share: float = 1.0  # of the policy's loss in the step: micro-batches are not equally large
+    observed: Observed = Observed()
+    has_plain_head: bool = False  # frozen and nothing but a matrix: its gradient has a closed form
+    _inputs: Inputs
+    _logprobs: torch.Tensor
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._sums: defaultdict[str, float] = defaultdict(float)  # figures that add up over a step's micro-batches
+
+    def loss(self, inputs: Inputs) -> torch.Tensor:
+        result: torch.Tensor = self.compute_loss(self.model, inputs)
+        return result
+
+    def recompute_activations(self, wish: bool) -> None:
+        if wish:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        else:
+            self.model.gradient_checkpointing_disable()
+
+    def plan_accumulation(self, micro_batches: int) -> None:
+        """TRL divides by these; our loop decides them anew for every step."""
+        self.current_gradient_accumulation_steps = micro_batches
+        self.args.steps_per_generation = micro_batches
+
+    def take_figures(self) -> dict[str, float]:
+        figures = {key: float(np.nanmean(values)) for key, values in self._metrics["train"].items() if values}
+        figures |= self._sums
+        self._metrics["train"] = defaultdict(list)
+        self._sums = defaultdict(float)
+        return figures
+
+    def reference_logprobs(self, inputs: Inputs) -> torch.Tensor:
+        """Under the policy as it was before training: the base below the adapter, or TRL's frozen copy."""
+        model = self.model if self.ref_model is None else self.ref_model
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        base = nullcontext() if self.ref_model is not None else self.model.disable_adapter()
+        with torch.no_grad(), disable_gradient_checkpointing(model, self.args.gradient_checkpointing_kwargs), base:
+            logprobs: torch.Tensor = self._logprobs_and_entropies(model, ids, mask, inputs["completion_ids"].size(1))[0]
+        return logprobs
+
+    def _logprobs_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        if self.has_plain_head:
+            model, ids, mask, completion_tokens = args[:4]
+            with self.accelerator.autocast():
+                return *completion_logprobs(model, ids, mask, completion_tokens, self.temperature), None
+        return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._logprobs_and_entropies(*args, **kwargs)
+        self._logprobs = result[0]
+        old = self._inputs["old_per_token_logps"]
+        # Rows that came without log-probabilities count as sampled by the policy as it is now.
+        known = torch.where(old.isnan(), self._logprobs.detach(), old)
+        self._inputs["old_per_token_logps"] = known
+        self._note("cross_entropy", -self._logprobs.detach())
+        # How far the policy is from the one that sampled: older weights, and another way of computing the same.
+        self._note("sampling/logprob_difference", (self._logprobs.detach() - known).abs())
+        return result
+
+    def _note(self, name: str, values: torch.Tensor) -> None:
+        """The mean over the tokens that are trained."""
+        trained = self._inputs["completion_mask"] * self._inputs["tool_mask"]
+        self._metrics["train"][name].append(((values * trained).sum() / trained.sum().clamp(min=1)).item())
+
+    def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
+        self._inputs = inputs
+        policy: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        policy = policy * self.share
+        if not self.world_model.coefficient:
+            return policy
+        world = self._world_model_loss(inputs)
+        self._sums["policy_loss"] += policy.item()
+        self._sums["world_model_loss"] += world.item()
+        return policy + self.world_model.coefficient * world
+
+    def _world_model_loss(self, inputs: Inputs) -> torch.Tensor:
+        """ECHO: cross-entropy on what the environment wrote, from the forward pass that is there anyway.
+
+        The parts of a step add up to its loss, however it is cut into micro-batches.
+        """
+        observed = (inputs["completion_mask"] * (1 - inputs["tool_mask"])).float()
+        per_row = (-self._logprobs * observed).sum(-1)
+        kind = self.world_model.normalization
+        if kind == "selected_tokens":
+            return per_row.sum() / max(self.observed.tokens, 1)
+        if kind == "sequence_mean":
+            return (per_row / observed.sum(-1).clamp(min=1)).sum() / max(self.observed.rows, 1)
+        longest: int = self.args.max_completion_length
+        return per_row.sum() / (max(self.observed.rows, 1) * longest)
+
+
+def make_trainer(
+    model: Any, tokenizer: Any, adapter: Any | None, training: Training, temperature: float
+) -> GroupTrainer:
+    loss = training.loss
+    high = loss.epsilon_high
+    if high is None and loss.type == "cispo":
+        high = _CISPO_CLIP
+    arguments = GRPOConfig(
+        output_dir=str(Path(os.environ.get("TMPDIR", "/tmp"))),  # noqa: S108 - nothing is written: our loop saves
+        use_cpu=not torch.cuda.is_available(),
+        bf16=model.dtype == torch.bfloat16,
+        fp16=model.dtype == torch.float16,
+        per_device_train_batch_size=2,
+        num_generations=2,
+        max_completion_length=training.max_tokens,
+        learning_rate=training.learning_rate,
+        weight_decay=training.weight_decay,
+        max_steps=1,
+        loss_type=loss.type,
+        epsilon=loss.epsilon,
+        epsilon_high=high,
+        beta=loss.beta,
+        entropy_coef=loss.entropy_coefficient,
+        importance_sampling_level=loss.importance_sampling,
+        temperature=temperature,
+        gradient_checkpointing=bool(training.gradient_checkpointing),
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        seed=training.seed,
+        report_to="none",
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = GroupTrainer(
+        model=model,
+        reward_funcs=_unused_reward,
+        args=arguments,
+        train_dataset=Dataset.from_dict({"prompt": ["", ""]}),
+        processing_class=tokenizer,
+        peft_config=adapter,
+    )
+    trainer.world_model = training.world_model
+    trainer.has_plain_head = adapter is not None and not loss.entropy_coefficient and why_not(trainer.model) is None
+    if trainer.has_plain_head:
+        packing.prepare(trainer.model)
+    trainer.recompute_activations(bool(training.gradient_checkpointing))
+    return trainer
+
+
+def tensors(rows: Sequence[Row], padding: int, device: torch.device) -> Inputs:
+    """Prompts padded on the left, completions on the right, as TRL wants them."""
+
+    def padded(arrays: list[Any], value: int, side: str) -> torch.Tensor:
+        stacked: torch.Tensor = pad(
+            [torch.from_numpy(array) for array in arrays], padding_value=value, padding_side=side
+        )
+        return stacked.to(device)
+
+    return {
+        "prompt_ids": padded([row.prompt for row in rows], padding, "left"),
+        "prompt_mask": padded([np.ones_like(row.prompt) for row in rows], 0, "left"),
+        "completion_ids": padded([row.completion for row in rows], padding, "right"),
+        "completion_mask": padded([row.counted.astype(np.int64) for row in rows], 0, "right"),
+        "tool_mask": padded([row.trained.astype(np.int64) for row in rows], 1, "right"),
+        "advantages": padded([row.advantages for row in rows], 0, "right"),
+        "old_per_token_logps": padded([row.logprobs for row in rows], 0, "right"),
+    }
+
+
+def share_of_batch(
+    loss_type: str, rows: Sequence[Row], total_rows: int, total_tokens: int, micro_batches: int
+) -> float:
+    """Undo TRL's assumption that micro-batches are equally large."""
+    if loss_type in _MEAN_OVER_ROWS:
+        return len(rows) * micro_batches / total_rows
+    if loss_type == "bnpo":
+        tokens = sum(int((row.trained & row.counted).sum()) for row in rows)
+        return tokens * micro_batches / max(total_tokens, 1)
+    return 1.0
+
+
+def _unused_reward(completions: list[Any], **_: Any) -> list[float | None]:
+    return [0.0] * len(completions)

@@ -1,0 +1,184 @@
+"""The life of a training run: take a batch, take a step, publish, acknowledge, save; until the last step or a stop."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import structs
+
+from clotho_contract.config import ConfigError, RunConfig
+from clotho_contract.termination import Termination
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.reporting.board import Board
+from clotho_trainer.reporting.tracking import Sample, Tracker
+from clotho_trainer.rollouts.source import Delivery, Source
+from clotho_trainer.training.backend import Backend
+from clotho_trainer.training.batch import Batch, prepare
+from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.schedule import learning_rate
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class TrainingLoop:
+    def __init__(
+        self,
+        config: RunConfig,
+        reload: Callable[[], RunConfig],
+        backend: Backend,
+        source: Source,
+        checkpoints: Checkpoints,
+        board: Board,
+        tracker: Tracker,
+        executor: Executor,
+    ) -> None:
+        self._config = config
+        self._reload = reload
+        self._backend = backend
+        self._source = source
+        self._checkpoints = checkpoints
+        self._board = board
+        self._tracker = tracker
+        self._executor = executor
+        self._saved = backend.version
+        self._last_step_ended = time.monotonic()
+        self._board.update(total_steps=self._total)
+
+    @property
+    def _total(self) -> int:
+        """The run ends where the config says, or with the data."""
+        steps, last = self._config.training.steps, self._source.last_step
+        return steps if last is None else min(steps, last)
+
+    async def run(self, stop: asyncio.Event) -> Termination:
+        while not stop.is_set() and self._backend.version < self._total:
+            self._board.enter(self._source.activity)
+            delivery = await self._source.take(stop, self._backend.version)
+            if delivery is not None:
+                await self._train(delivery)
+                if self._backend.version % self._config.training.checkpoint.every_steps == 0:
+                    await self._save(stop)
+                await self._reread_config()
+                self._board.update(total_steps=self._total)  # other steps, or data that gave none
+        await self._save(stop)
+        step, total = self._backend.version, self._total
+        if step < total:
+            self._board.enter("waiting")
+            return Termination(reason="Stopped", message=f"stopped and saved after step {step} of {total}", step=step)
+        self._board.enter("finished")
+        return Termination(reason="Finished", message=f"all {total} steps are done and saved", step=step)
+
+    async def _train(self, delivery: Delivery) -> None:
+        figures: dict[str, float] = {}
+        async with delivery.held():
+            batch = await self._in_thread(lambda: self._read(delivery))
+            if batch.trained_tokens:
+                figures = await self._step(batch, delivery)
+            else:
+                log.warning("a batch held nothing to train on")
+        await delivery.trained(self._backend.version, figures)
+
+    def _read(self, delivery: Delivery) -> Batch:
+        reading = delivery.read(self._backend.vocabulary)
+        for reason in reading.rejected:
+            log.warning("a group is dropped: %s", reason)
+            self._board.dropped_groups.labels("invalid").inc()
+        batch = prepare(reading.groups, self._backend.rules, self._backend.version)
+        for reason in batch.dropped:
+            log.warning("a group is dropped: %s", reason)
+            self._board.dropped_groups.labels("stale").inc()
+        return batch
+
+    async def _step(self, batch: Batch, delivery: Delivery) -> dict[str, float]:
+        backend = self._backend
+        rate = learning_rate(structs.replace(self._config.training, steps=self._total), backend.version)
+        compiles = backend.compiles
+        with self._board.stepping("compiling" if compiles else "training"):
+            began = time.monotonic()
+            figures = batch.figures | await self._in_thread(lambda: backend.step(batch, rate))
+            figures |= delivery.figures(figures)
+            await backend.engine.publish()
+        ended = time.monotonic()
+        if compiles:
+            log.info("the layers are compiled: their first step took %.0f s", ended - began)
+        figures["seconds_training"] = ended - began
+        figures["seconds_per_step"] = ended - self._last_step_ended
+        figures["tokens_per_second"] = batch.trained_tokens / max(figures["seconds_per_step"], 1e-9)
+        self._last_step_ended = ended
+        step = backend.version
+        self._board.report(step, figures)
+        self._tracker.log(step, figures, self._samples(batch) if self._tracker.wants_samples(step) else [])
+        log.info(
+            "step %d of %d: reward %.3g, loss %.3g",
+            step,
+            self._total,
+            figures.get("reward/mean", 0.0),
+            figures.get("loss", 0.0),
+            extra=_rounded(figures),
+        )
+        return figures
+
+    def _samples(self, batch: Batch) -> list[Sample]:
+        text = self._backend.decode
+        return [(text(prompt.tolist()), text(answer.tolist()), score) for prompt, answer, score in batch.samples]
+
+    async def _save(self, stop: asyncio.Event) -> None:
+        step = self._backend.version
+        if step == self._saved:
+            return
+        self._board.enter("saving")
+        try:
+            checkpoint = await self._in_thread(lambda: self._checkpoints.write(step, self._fill))
+        except OSError as error:
+            raise TrainerError(
+                "InternalError", f"the checkpoint of step {step} could not be written: {error}; see storage.size"
+            ) from error
+        self._saved = step
+        self._board.saved(checkpoint)
+        log.info("saved %s", checkpoint.path)
+        try:
+            await self._source.checkpointed(step)
+        except TrainerError as error:
+            if not stop.is_set():
+                raise
+            log.warning("the API server was not told of the checkpoint: %s", error.message)  # registering tells it, too
+
+    def _fill(self, folder: Path) -> None:
+        self._backend.save(folder)
+        summary = {
+            "step": self._backend.version,
+            "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+            "config": msgspec.to_builtins(self._config),
+            "history": msgspec.to_builtins(self._board.progress.history),
+            "source": self._source.state(),
+        }
+        (folder / "training_config.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+    async def _reread_config(self) -> None:
+        """`training.steps` may be raised or lowered while the run goes on; nothing else may."""
+        try:
+            steps = self._reload().training.steps
+        except ConfigError as error:
+            log.warning("the changed config is ignored: %s", error)
+            return
+        if steps == self._config.training.steps:
+            return
+        log.info("training.steps is now %d, was %d", steps, self._config.training.steps)
+        self._config = structs.replace(self._config, training=structs.replace(self._config.training, steps=steps))
+        await self._source.reconfigured(self._config, self._backend.version)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in figures.items()}
