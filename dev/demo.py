@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clotho.cli import view
-from clotho.cli.screen import Screen, terminal_width
+from clotho.cli.terminal import view
+from clotho.cli.terminal.screen import Screen, terminal_width
 from cluster import binaries, chart, target
 from cluster import images as cluster_images
 from cluster.console import say

@@ -19,7 +19,7 @@ COMPLETE = "__complete"  # what shells ask with: `clotho __complete run st` prin
 def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
     if words[:1] == [COMPLETE]:
-        from clotho.cli.completion import candidates
+        from clotho.cli.commands.completion import candidates
 
         print("\n".join(candidates(words[1:])))
         return Exit.OK
@@ -44,7 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _complain(options: argparse.Namespace, told: str) -> None:
-    from clotho.cli.output import note
+    from clotho.cli.terminal.output import note
 
     for line in f"{options.parser.prog}: {told}".split("\n"):
         note(line)
@@ -73,7 +73,7 @@ def run(command: Callable[..., Any], options: argparse.Namespace) -> int:
 
     if not inspect.iscoroutinefunction(command):
         return int(command(options))
-    from clotho.cli.connection import run_connected
+    from clotho.cli.session.connection import run_connected
 
     return run_connected(command, options)
 

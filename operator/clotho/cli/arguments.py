@@ -84,7 +84,11 @@ def build(prog: str) -> Parser:
     )
     root.set_defaults(parser=root, kubeconfig=None, context="", namespace="")
     root.add_argument(
-        "--version", action="store_const", const="clotho.cli.version:show", dest="run", default=argparse.SUPPRESS
+        "--version",
+        action="store_const",
+        const="clotho.cli.commands.version:show",
+        dest="run",
+        default=argparse.SUPPRESS,
     )
     groups = root.add_subparsers(metavar="COMMAND", parser_class=Parser)
     _environment_commands(_group(groups, "env", "find, list and describe environments"))
@@ -109,7 +113,7 @@ def _group(groups: Any, name: str, title: str) -> Add:
 
 def _command(commands: Any, name: str, title: str, run: str, *, formats: bool = True, cluster: bool = True) -> Parser:
     parser: Parser = commands.add_parser(name, help=title, description=_sentence(title), allow_abbrev=False)
-    parser.set_defaults(run=f"clotho.cli.{run}", parser=parser)
+    parser.set_defaults(run=f"clotho.cli.commands.{run}", parser=parser)
     if formats:
         parser.add_argument("-o", "--output", choices=FORMATS, default="table", help="default: %(default)s")
     if cluster:

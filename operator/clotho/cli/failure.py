@@ -27,16 +27,6 @@ class Failure(Exception):  # noqa: N818 - it is what the person reads, not a fau
         self.code = code
 
 
-def listed(kind: str, names: Iterable[str]) -> str:
-    """`Known fields: a, b, ...` on lines of their own, as wide as the terminal."""
-    import textwrap
-
-    from clotho.cli.screen import terminal_width
-
-    text = f"Known {kind}: {', '.join(sorted(names)) or 'none'}"
-    return "\n" + textwrap.fill(text, terminal_width(), subsequent_indent="  ", break_on_hyphens=False)
-
-
 def unknown(kind: str, word: str, known: Iterable[str], namespace: str, elsewhere: str = "") -> Failure:
     """`elsewhere`: how to look for it in other namespaces than this one."""
     names = sorted(known)

@@ -14,7 +14,7 @@ import pytest
 from clotho.cli import arguments
 from clotho.cli.__main__ import called_by, main
 from clotho.cli.arguments import Parser
-from clotho.cli.completion import SCRIPTS, candidates
+from clotho.cli.commands.completion import SCRIPTS, candidates
 from clotho.cli.failure import Exit
 
 

@@ -1,0 +1,166 @@
+"""`env`: the catalogue of a namespace, and environments that are still files on a disk."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clotho.api.run_decided import DECIDED_BY
+from clotho.cli.failure import Exit, Failure, unknown
+from clotho.cli.files.discovery import Discovery
+from clotho.cli.files.discovery import discover as discover_in
+from clotho.cli.files.manifests import environment_manifests
+from clotho.cli.terminal import output
+from clotho.cli.terminal.screen import page_width
+
+if TYPE_CHECKING:
+    from clotho.cluster.workspace import Workspace
+
+
+def discover(options: argparse.Namespace) -> int:
+    """Warnings are for people, on standard error; an unreadable file keeps nobody from using the others."""
+    if options.image_path and not options.image:
+        raise Failure("--image-path says where the files lie in an image: name it with --image", Exit.USAGE)
+    if options.image_path and options.config_map:
+        raise Failure("--image-path and --config-map exclude each other: the files lie in one place", Exit.USAGE)
+    found = discover_in(options.paths)
+    if options.write or options.config_map or options.image:
+        manifests = environment_manifests(
+            found,
+            options.paths,
+            image=options.image,
+            image_path=options.image_path,
+            as_config_map=options.config_map,
+        )
+        _write(manifests, options.write)
+    else:
+        output.show(options.output, _found(found), _table(found))
+    for problem in found.problems:
+        output.note(f"warning: {problem}")
+    return Exit.OK if found.environments else Exit.NOT_FOUND
+
+
+def _found(found: Discovery) -> dict[str, Any]:
+    environments = [
+        {
+            "name": each.name,
+            "class_name": each.class_name,
+            "file_path": each.file,
+            "description": each.description,
+            "config_class": each.config_class,
+        }
+        for each in found.environments
+    ]
+    return {
+        "environments": environments,
+        "count": len(environments),
+        "warnings": [{"file_path": str(each.path), "problem": each.what} for each in found.problems],
+    }
+
+
+def _table(found: Discovery) -> list[str]:
+    body = [[each.name, each.class_name, each.config_class, each.file, each.description] for each in found.environments]
+    lines = output.rows(["NAME", "CLASS", "CONFIG", "FILE", "DESCRIPTION"], body, "No environments found.")
+    if body:
+        lines += [
+            "",
+            "Next: the same with --config-map (or --image IMAGE) --write environments.yaml, then kubectl apply.",
+        ]
+    return lines
+
+
+def _write(manifests: list[dict[str, Any]], path: Path | None) -> None:
+    text = output.to_yaml(*manifests)
+    if path is None or str(path) == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise Failure(f"cannot write {path}: {error.strerror}", Exit.USAGE) from error
+    output.note(f"wrote {len(manifests)} manifests to {path}; next: kubectl apply --server-side -f {path}")
+
+
+async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
+    items = await workspace.all("Environment")
+    body = [
+        [
+            each["metadata"]["name"],
+            _ready(each),
+            each.get("status", {}).get("className", ""),
+            each["spec"].get("description") or each.get("status", {}).get("description", ""),
+            _why_not_ready(each),
+        ]
+        for each in items
+    ]
+    header = ["NAME", "READY", "CLASS", "DESCRIPTION", "MESSAGE"]
+    empty = f"No environments in {workspace.namespace}; `env discover PATH` finds some."
+    output.show(options.output, items, output.rows(header, body, empty, page_width()))
+    return Exit.OK
+
+
+def _ready(environment: dict[str, Any]) -> str:
+    conditions = environment.get("status", {}).get("conditions", ())
+    return next((each["status"] for each in conditions if each["type"] == "Ready"), "Unknown")
+
+
+def _why_not_ready(environment: dict[str, Any]) -> str:
+    return "" if _ready(environment) == "True" else _message(environment)
+
+
+def _message(environment: dict[str, Any]) -> str:
+    message: str = environment.get("status", {}).get("message") or "The operator has not seen it yet."
+    return " ".join(message.split())
+
+
+async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
+    catalogue = {each["metadata"]["name"]: each for each in await workspace.all("Environment")}
+    if options.name not in catalogue:
+        raise unknown("environment", options.name, catalogue, workspace.namespace)
+    environment = catalogue[options.name]
+    status = environment.get("status", {})
+    spec = environment["spec"]
+    own = spec.get("config", {})
+    body = [
+        [each["name"], each.get("type", "any"), _default(each, own), _limits(each), each.get("description", "")]
+        for each in status.get("fields", ())
+    ]
+    lines = [
+        f"{options.name}  {status.get('className', '')}".rstrip(),
+        spec.get("description") or status.get("description", ""),
+        f"entry {spec.get('entry') or options.name}" + (f", image {spec['image']}" if spec.get("image") else ""),
+        f"ready {_ready(environment)}: {_message(environment)}",
+        "",
+        *output.rows(["FIELD", "TYPE", "DEFAULT", "LIMITS", "DESCRIPTION"], body, "No fields are known."),
+    ]
+    if omitted := status.get("omittedFields"):
+        lines.append(f"({omitted} more fields were too many to be described)")
+    output.show(options.output, environment, lines)
+    return Exit.OK
+
+
+def _default(field: dict[str, Any], own: Mapping[str, Any]) -> str:
+    """What a run gets that says nothing; `own` is what the Environment itself sets."""
+    if field["name"] in own:
+        return output.compact(own[field["name"]])
+    if field.get("fixed") and field["name"] in DECIDED_BY:
+        return f"({DECIDED_BY[field['name']]})"
+    if field.get("required"):
+        return "(required)"
+    return output.compact(field.get("default"))
+
+
+def _limits(field: dict[str, Any]) -> str:
+    bounds = [
+        f"{sign} {field[key]:g}"
+        for key, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
+        if field.get(key) is not None
+    ]
+    if field.get("enum"):
+        bounds.append(" | ".join(map(str, field["enum"])))
+    if field.get("fixed"):
+        bounds.append("fixed")
+    return ", ".join(bounds)

@@ -1,0 +1,54 @@
+"""`policy explain`: what the administrator decided for the namespace, as one."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import msgspec
+
+from clotho.api.lockable import ENVIRONMENT_CONFIG
+from clotho.api.policy import Policy
+from clotho.api.run_fields import run_fields, said_at
+from clotho.cli.failure import Exit
+from clotho.cli.terminal import output
+from clotho.cluster.drafting import policy_in_force
+from clotho.cluster.workspace import Workspace
+
+
+async def explain(options: argparse.Namespace, workspace: Workspace) -> int:
+    policy = await policy_in_force(workspace)
+    output.show(options.output, msgspec.to_builtins(policy), lines(policy, workspace.namespace))
+    return Exit.UNSUCCESSFUL if policy.problems else Exit.OK
+
+
+def lines(policy: Policy, namespace: str) -> list[str]:
+    if not policy.names:
+        return [f"No TrainingPolicy in {namespace}: nothing is locked, nothing is limited."]
+    told = [f"In {namespace}, by {', '.join(policy.names)} (of several policies the strictest word counts):", ""]
+    told += [f"WRONG: {problem}; no run can start until it is changed" for problem in policy.problems]
+    told += output.rows(["LOCKED FIELD", "VALUE"], _locked(policy), "No field is locked.")
+    told += ["", *output.rows(["LIMIT", "VALUE"], _limits(policy), "Nothing is limited.")]
+    return told
+
+
+def _locked(policy: Policy) -> list[list[str]]:
+    of_run = [(name, said_at(policy.locked, name)) for name in run_fields()]
+    of_environments: dict[str, Any] = policy.locked.get(ENVIRONMENT_CONFIG, {})
+    shown = [(name, value) for name, value in of_run if value is not None]
+    shown += [(f"(environment) {name}", value) for name, value in of_environments.items()]
+    return [[name, output.compact(value)] for name, value in shown]
+
+
+def _limits(policy: Policy) -> list[list[str]]:
+    limits = policy.limits
+    numbers = {
+        "GPUs of a trainer": limits.gpus,
+        "environment pods of a run": limits.replicas,
+        "training steps": limits.steps,
+        "runs at the same time": limits.active_runs,
+    }
+    body = [[name, str(number)] for name, number in numbers.items() if number is not None]
+    for name, lists in (("images", limits.images), ("models", limits.models)):
+        body += [[name, " ".join(globs) or "(none)"] for globs in lists]
+    return body

@@ -1,0 +1,61 @@
+"""`run watch`: redraws on a terminal; in a log, a line whenever something is new."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from typing import Any, Final
+
+from clotho.cli.failure import Exit, Failure
+from clotho.cli.session.lookup import find_run
+from clotho.cli.terminal import output, view
+from clotho.cli.terminal.screen import Screen, page_width
+from clotho.cluster.outcomes import Transient
+from clotho.cluster.workspace import Workspace
+
+REFRESH_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 60.0  # with a cluster that does not answer
+
+
+async def watch(options: argparse.Namespace, workspace: Workspace) -> int:
+    return await follow(workspace, options.name, options.timeout)
+
+
+async def follow(workspace: Workspace, name: str, seconds: int | None) -> int:
+    """0 once it is Completed, 1 when it ended in another way, 6 when the time is up."""
+    try:
+        async with asyncio.timeout(seconds):
+            run = await _until_finished(workspace, name)
+    except TimeoutError:
+        raise Failure(f"run {name} is not finished after {seconds} s; it goes on", Exit.TIMEOUT) from None
+    except asyncio.CancelledError:  # Ctrl-C
+        output.note(f"run {name} goes on; `clotho run stop {name}` ends it")
+        raise
+    print("\n".join(map(output.printable, ["", *view.results_view(run)])))
+    return Exit.OK if run["status"]["phase"] == "Completed" else Exit.UNSUCCESSFUL
+
+
+async def _until_finished(workspace: Workspace, name: str) -> dict[str, Any]:
+    rewards: dict[int, float] = {}
+    screen = Screen(sys.stdout)
+    while True:
+        run = await _look(workspace, name)
+        rewards |= view.rewards_of(run)
+        screen.show(view.watch_view(run, rewards, view.elapsed_seconds(run), page_width()))
+        if view.is_finished(run):
+            return run
+        await asyncio.sleep(REFRESH_SECONDS)
+
+
+async def _look(workspace: Workspace, name: str) -> dict[str, Any]:
+    """A cluster that is being restarted is waited for."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await find_run(workspace, name)
+        except Transient:
+            if time.monotonic() > give_up:
+                raise
+            await asyncio.sleep(REFRESH_SECONDS)

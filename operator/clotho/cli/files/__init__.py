@@ -1,0 +1,1 @@
+"""Local files in, manifests out; no cluster is needed."""

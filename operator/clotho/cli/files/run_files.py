@@ -1,0 +1,72 @@
+"""Runs that people wrote: a file with one TrainingRun, and the ConfigMaps that it needs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from clotho.api import validation
+from clotho.api.mistakes import spell_out
+from clotho.api.names import API_VERSION
+from clotho.api.training_run import TrainingRunSpec
+from clotho.cli.failure import Exit, Failure
+from clotho.cli.files.documents import read_documents, title
+from clotho.cli.files.manifests import Manifest
+
+
+def read_run(path: Path) -> Manifest:
+    run, _ = _read(path)
+    return run
+
+
+def read_run_and_maps(path: Path) -> tuple[Manifest, list[Manifest]]:
+    """What one command can create; a file with more is kubectl's, and nothing of it is dropped in silence."""
+    run, others = _read(path)
+    if strangers := [each for each in others if not _is_map(each)]:
+        told = f"{title(path)} also holds {_named(strangers)}; create all of it with kubectl apply -f"
+        raise Failure(told, Exit.USAGE)
+    return run, others
+
+
+def _read(path: Path) -> tuple[Manifest, list[Any]]:
+    documents = read_documents(path)
+    runs = [each for each in documents if isinstance(each, dict) and each.get("kind") == "TrainingRun"]
+    if not runs:
+        raise Failure(f"{title(path)} holds {_named(documents)}, and no TrainingRun", Exit.USAGE)
+    if len(runs) > 1:
+        raise Failure(f"{title(path)} holds {_named(runs)}; a file can hold one TrainingRun", Exit.USAGE)
+    (run,) = runs
+    version = run.get("apiVersion", API_VERSION)
+    if version != API_VERSION:
+        raise Failure(f"{title(path)}: apiVersion {version} is not known; write {API_VERSION}", Exit.USAGE)
+    if not isinstance(run.get("spec"), dict) or not isinstance(run.get("metadata", {}), dict):
+        raise Failure(f"{title(path)}: the TrainingRun has no spec", Exit.USAGE)
+    return run, [each for each in documents if each is not run]
+
+
+def _is_map(document: Any) -> bool:
+    is_object = isinstance(document, dict) and isinstance(document.get("metadata"), dict)
+    return is_object and document.get("kind") == "ConfigMap" and isinstance(document["metadata"].get("name"), str)
+
+
+def _named(documents: Sequence[Any]) -> str:
+    """`ConfigMap words and Environment sums`."""
+    names = []
+    for each in documents:
+        kind = each.get("kind") if isinstance(each, dict) else None
+        metadata = each.get("metadata") if isinstance(each, dict) else None
+        name = metadata.get("name", "") if isinstance(metadata, dict) else ""
+        names.append(f"{kind} {name}".rstrip() if kind else "what is no Kubernetes object")
+    return " and ".join(names) or "nothing"
+
+
+def spec_problems(name: str, spec: dict[str, Any]) -> tuple[str, ...]:
+    """Everything that is wrong, as far as it can be known without a cluster."""
+    try:
+        return validation.problems(name, msgspec.convert(spec, TrainingRunSpec))
+    except msgspec.ValidationError as error:
+        mistake = spell_out(error, spec, TrainingRunSpec)
+        return (f"{f'spec.{mistake.path}'.rstrip('.')}: {mistake.told}",)

@@ -1,0 +1,206 @@
+"""A run as lines for a terminal: pure text from the object, so that it can be tested and drawn anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from clotho.cli.terminal.fitting import UNLIMITED, clip, columns, first_rows, table, wrap
+
+Run = Mapping[str, Any]
+BARS: Final = "▁▂▃▄▅▆▇█"
+PLOT_FROM: Final = 3  # samples: fewer make no curve
+PLOT_HEIGHT: Final = 6
+WIDEST_CURVE: Final = 72
+FINISHED: Final = frozenset({"Completed", "Failed", "Stopped"})
+AT_REST: Final = FINISHED | {"Suspended"}
+
+
+class Frame(NamedTuple):
+    """A picture of a run, in parts of which some can be left out."""
+
+    heading: str
+    message: str
+    news: str  # all of it that a log tells
+    progress: list[str]
+    components: list[str]
+    plot: list[str]
+
+    def lines(self, width: int, height: int = UNLIMITED) -> list[str]:
+        """The message is never cut while there is room; the plot goes first, then parts of the table."""
+        told = [self.heading, *wrap(self.message, width), "", *self.progress]
+        lines = [*told, *first_rows(self.components, height - len(told))]
+        if self.plot and len(lines) + 1 + len(self.plot) <= height:
+            lines += ["", *self.plot]
+        return [clip(line, width) for line in lines[:height]]
+
+
+def is_finished(run: Run) -> bool:
+    return run.get("status", {}).get("phase") in FINISHED
+
+
+def live_view(run: Run, rewards: Sequence[float], elapsed: float, width: int = 80) -> list[str]:
+    """The whole picture at one moment."""
+    return _frame(run, rewards, elapsed, width).lines(width)
+
+
+def watch_view(run: Run, rewards: Mapping[int, float], elapsed: float, width: int = 80) -> Frame:
+    """The same with a plot of all rewards that were seen, once there are enough to make one."""
+    frame = _frame(run, list(rewards.values()), elapsed, width)
+    if len(rewards) < PLOT_FROM:
+        return frame
+    steps = sorted(rewards)
+    chart = plot([rewards[step] for step in steps], max(2, min(width - 12, WIDEST_CURVE)), PLOT_HEIGHT)
+    axis = f"{'':10}reward, steps {steps[0]} to {steps[-1]}"
+    return frame._replace(plot=[*chart, axis])
+
+
+def _frame(run: Run, rewards: Sequence[float], elapsed: float, width: int) -> Frame:
+    status = run.get("status", {})
+    phase = status.get("phase", "Pending")
+    message = " ".join(status.get("message", "Waiting for the operator.").split())
+    progress = progress_of(run)
+    reward = progress.get("rewardMean")
+    state = f"  {phase}  {duration(elapsed)}"
+    return Frame(
+        heading=clip(run["metadata"]["name"], max(1, width - columns(state))) + state,
+        message=message,
+        news=f"{phase}: {message}" + (f"  reward {number(reward)}" if reward is not None else ""),
+        progress=[progress_line(progress, width), reward_line(progress, rewards, width), ""] if progress else [],
+        components=component_table(status.get("components", {}), phase, width),
+        plot=[],
+    )
+
+
+def progress_of(run: Run) -> Mapping[str, Any]:
+    """When a run rests, its last checkpoint may be newer than the last step that was heard of; no time is left."""
+    status = run.get("status", {})
+    progress: Mapping[str, Any] = status.get("progress") or {}
+    if not progress or status.get("phase") not in AT_REST:
+        return progress
+    step = max(progress["step"], (status.get("checkpoint") or {}).get("step", 0))
+    return {**progress, "step": step, "percent": step * 100 // max(progress["totalSteps"], 1), "etaSeconds": None}
+
+
+def part_state(phase: str, state: str) -> str:
+    """Of a run that rests, no part is on its way up, and none is missed."""
+    if phase not in AT_REST or state in ("Failed", "Stopping"):
+        return state
+    if state == "Missing":
+        return "-"
+    return "Finished" if phase == "Completed" or state == "Succeeded" else "Stopping"
+
+
+def rewards_of(run: Run) -> dict[int, float]:
+    """Mean rewards by step, as far as the status remembers them."""
+    status = run.get("status", {})
+    samples = [*status.get("history", ()), status.get("progress") or {}]
+    return {sample["step"]: sample["rewardMean"] for sample in samples if sample.get("rewardMean") is not None}
+
+
+def elapsed_seconds(run: Run, now: datetime | None = None) -> float:
+    """Since it was created, until it ended or until now."""
+    created = run["metadata"].get("creationTimestamp")
+    if not created:
+        return 0.0
+    ended = run.get("status", {}).get("completionTime")
+    end = datetime.fromisoformat(ended) if ended else now or datetime.now(UTC)
+    return max(0.0, (end - datetime.fromisoformat(created)).total_seconds())
+
+
+def plot(values: Sequence[float], width: int, height: int) -> list[str]:
+    """Columns as high as the values, the range of which stands at the side."""
+    low, high = min(values), max(values)
+    scale = (height * 8 - 1) / (high - low) if high > low else 0.0
+    levels = [1 + round((value - low) * scale) for value in spread(values, width)]
+    lines = []
+    for row in reversed(range(height)):
+        label = number(high) if row == height - 1 else number(low) if row == 0 else ""
+        cells = "".join((" " + BARS)[min(max(level - row * 8, 0), 8)] for level in levels)
+        lines.append(f"{label:>8} ┤{cells}".rstrip())
+    return lines
+
+
+def progress_line(progress: Mapping[str, Any], width: int) -> str:
+    step, total = progress["step"], progress["totalSteps"]
+    eta = f"  {duration(progress['etaSeconds'])} left" if progress.get("etaSeconds") else ""
+    text = f"  {step}/{total}  {progress['percent']}%{eta}"
+    return f"  {bar(step / max(total, 1), max(10, min(40, width - len(text) - 4)))}{text}"
+
+
+def reward_line(progress: Mapping[str, Any], rewards: Sequence[float], width: int) -> str:
+    if progress.get("rewardMean") is None:
+        return "  reward  (no step yet)"
+    speed = f"  {progress['tokensPerSecond']:,.0f} tok/s" if progress.get("tokensPerSecond") else ""
+    room = max(8, min(width - 24 - len(speed), WIDEST_CURVE))
+    return f"  reward  {number(progress['rewardMean'])}  {sparkline(rewards, room)}{speed}"
+
+
+def component_table(components: Mapping[str, Any], phase: str, width: int) -> list[str]:
+    parts = [components.get("apiServer"), components.get("trainer"), *components.get("environments", [])]
+    rows = [_component_row(part, part_state(phase, part["state"])) for part in parts if part]
+    lines = table(["COMPONENT", "STATE", "READY", "RESTARTS", "POD"], rows, width - 2)
+    return [f"  {line}" for line in lines] if rows else []
+
+
+def _component_row(part: Mapping[str, Any], state: str) -> list[str]:
+    ready = "-" if state in ("-", "Finished") else f"{part.get('ready', 0)}/{part.get('replicas', 1)}"
+    return [part["name"], state, ready, str(part.get("restarts", 0)), part.get("pod", "")]
+
+
+def condition_line(condition: Mapping[str, Any]) -> str:
+    message = f": {condition['message']}" if condition.get("message") else ""
+    return f"  {condition['type']}={condition['status']}  {condition['reason']}{message}"
+
+
+def results_view(run: Run) -> list[str]:
+    """What a finished run leaves behind."""
+    status = run["status"]
+    history = [
+        [str(sample["step"]), number(sample.get("rewardMean")), number(sample.get("loss"), 4)]
+        for sample in status.get("history", [])
+    ]
+    lines = [status.get("message", ""), ""]
+    if history:
+        lines += [*(f"  {line}" for line in table(["STEP", "REWARD", "LOSS"], history)), ""]
+    if results := status.get("results"):
+        lines += [f"  final reward  {number(results.get('rewardMean'))}", f"  steps         {results['step']}"]
+        if results.get("path"):
+            lines.append(f"  weights       {results['path']} on claim {results.get('claim', '-')}")
+    return lines
+
+
+def sparkline(values: Sequence[float], room: int) -> str:
+    """The newest values that fit, scaled to the range of all of them."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((value - low) * scale)] for value in spread(values, room))
+
+
+def spread(values: Sequence[float], room: int) -> list[float]:
+    """At most `room` of them, first and last included."""
+    if len(values) <= room:
+        return list(values)
+    return [values[round(index * (len(values) - 1) / (room - 1))] for index in range(room)]
+
+
+def bar(fraction: float, width: int) -> str:
+    full = round(min(max(fraction, 0.0), 1.0) * width)
+    return "█" * full + "░" * (width - full)
+
+
+def duration(seconds: float) -> str:
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Without the sign of a zero."""
+    return "-" if value is None else f"{value:z.{digits}f}"

@@ -1,0 +1,463 @@
+"""What the commands do with a pretended cluster: what they print, what they write, and what they end with."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from clotho.cli import arguments
+from clotho.cli.__main__ import main
+from clotho.cli.commands import check, environments, inference_tests, logs, mcp, policies, runs, watching
+from clotho.cli.failure import Exit, Failure
+from clotho.cli.session.connection import explain
+from clotho.cluster import inference_tests as waiting
+from clotho.cluster.outcomes import Forbidden, Invalid, NotFound, Transient, Unauthorized
+from rig.fake_api import NAMESPACE, READY, FakeApi, described
+
+RUN = {
+    "model": {"name": "m"},
+    "training": {"steps": 100, "batchSize": 8},
+    "environments": [{"name": "echo", "config": {"group_size": 4}}],
+}
+
+
+def options(*words: str) -> argparse.Namespace:
+    return arguments.parse("clotho", words)
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    fake = FakeApi()
+    fake.add("Environment", "echo", {"entry": "echo.py"}, described())
+    return fake
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump({"kind": "TrainingRun", "metadata": {"name": "mine"}, "spec": RUN}))
+    return path
+
+
+async def test_a_run_from_a_file_with_changes(api: FakeApi, manifest: Path) -> None:
+    words = ["--set", "training.batchSize=16", "--set", "mode=hard", "--steps", "7", "--name", "other"]
+    assert await runs.start(options("run", "start", "-f", str(manifest), *words), api.workspace) == Exit.OK
+    spec = (await api.workspace.get("TrainingRun", "other"))["spec"]
+    assert spec["training"] == {"steps": 7, "batchSize": 16}
+    assert spec["environments"][0]["config"] == {"group_size": 4, "mode": "hard"}
+
+
+async def test_a_run_from_the_catalogue(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-e", "echo", "--model", "m", "--steps", "5", "--set", "group_size=8", "--name", "first"]
+    assert await runs.start(options("run", "start", *words), api.workspace) == Exit.OK
+    spec = (await api.workspace.get("TrainingRun", "first"))["spec"]
+    assert spec["environments"] == [{"name": "echo", "environmentName": "echo", "config": {"group_size": 8}}]
+    assert "next: clotho run watch first" in capsys.readouterr().out
+
+
+async def test_a_dry_run_creates_nothing(api: FakeApi, manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    await runs.start(options("run", "start", "-f", str(manifest), "--dry-run"), api.workspace)
+    assert yaml.safe_load(capsys.readouterr().out)["spec"] == RUN
+    assert await api.workspace.all("TrainingRun") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "code"),
+    [
+        (["-e", "ecko"], "did you mean echo?", Exit.NOT_FOUND),
+        (["-e", "echo"], "the run needs --model and --steps", Exit.USAGE),
+        (["-e", "echo", "--model", "m"], "the run needs --steps", Exit.USAGE),
+        (["-e", "ecko"], "no environment 'ecko' in namespace lab", Exit.NOT_FOUND),
+        (["-e", "echo", "--set", "group_size=x"], "is not of type integer", Exit.REFUSED),
+        (["-e", "echo", "--set", "group_size"], "write it as FIELD=VALUE", Exit.USAGE),
+        (["-e", "echo", "--set", "words=["], "not YAML", Exit.USAGE),
+    ],
+)
+async def test_wrong_starts(api: FakeApi, words: list[str], told: str, code: Exit) -> None:
+    with pytest.raises(Failure) as failure:
+        await runs.start(options("run", "start", *words), api.workspace)
+    assert told in str(failure.value)
+    assert failure.value.code is code
+
+
+@pytest.mark.parametrize("start", [["-e", "echo"], ["-f"]])
+async def test_an_unknown_field_comes_with_the_known_ones(api: FakeApi, manifest: Path, start: list[str]) -> None:
+    words = [*start, str(manifest)] if start == ["-f"] else start
+    with pytest.raises(Failure) as failure:
+        await runs.start(options("run", "start", *words, "--set", "training.batchsize=16"), api.workspace)
+    first, *known = str(failure.value).split("\n")
+    assert "did you mean training.batchSize" in first
+    assert known[0].startswith("Known fields: ")
+    assert {"training.batchSize,", "training.steps,"} <= set(" ".join(known).split())
+    assert max(map(len, known)) <= 110
+
+
+async def test_an_unknown_environment_comes_with_the_known_ones(api: FakeApi) -> None:
+    with pytest.raises(Failure) as failure:
+        await inference_tests.test(options("test", "zzz"), api.workspace)
+    assert str(failure.value).endswith("\nKnown environments: echo")
+    assert failure.value.code is Exit.NOT_FOUND
+
+
+def test_a_failure_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "discover", "/dev/null", "--image", "i", "--write", "/nowhere/\x1b[2J"]) == Exit.USAGE
+    assert "cannot write /nowhere/\ufffd[2J" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--set", "training.batchsize=16"], "did you mean training.batchSize"),
+        (["--set", "training.batchSize=10"], "not a multiple of group_size 4"),
+        (
+            ["--set", "training.learningRate=fast"],
+            "run.yaml with --set: spec.training.learningRate: must be a number greater than 0",
+        ),
+    ],
+)
+async def test_wrong_files(api: FakeApi, manifest: Path, words: list[str], told: str) -> None:
+    with pytest.raises(Failure) as failure:
+        await runs.start(options("run", "start", "-f", str(manifest), *words), api.workspace)
+    assert told in str(failure.value)
+
+
+def add_run(api: FakeApi, name: str = "mine", phase: str = "Running", **status: Any) -> None:
+    progress = {"step": 50, "totalSteps": 100, "percent": 50, "rewardMean": 0.5, "tokensPerSecond": 4310.4}
+    history = [{"step": step, "rewardMean": step / 50} for step in (0, 20, 50)]
+    api.add("TrainingRun", name, RUN, {"phase": phase, "progress": progress, "history": history, **status})
+
+
+async def test_runs_in_a_table(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(api)
+    await runs.list_all(options("run", "list"), api.workspace)
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAME", "PHASE", "STEP", "REWARD", "TOK/S", "RESTARTS", "AGE"]
+    assert row.split()[:6] == ["mine", "Running", "50/100", "0.50", "▁▄█", "4310"]
+
+
+async def test_runs_for_programs(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(api)
+    for output, read in (("json", msgspec.json.decode), ("yaml", yaml.safe_load)):
+        await runs.list_all(options("run", "list", "-o", output), api.workspace)
+        assert read(capsys.readouterr().out)[0]["metadata"]["name"] == "mine"
+
+
+@pytest.mark.parametrize("command", ["status", "stop", "resume", "results"])
+async def test_a_run_that_is_not_there(api: FakeApi, command: str) -> None:
+    add_run(api)
+    with pytest.raises(Failure) as failure:
+        await getattr(runs, command)(options("run", command, "mien"), api.workspace)
+    assert failure.value.code is Exit.NOT_FOUND
+    assert "did you mean mine?" in str(failure.value)
+
+
+async def test_a_run_may_be_in_another_namespace(api: FakeApi) -> None:
+    with pytest.raises(Failure) as failure:
+        await runs.status(options("run", "status", "letters"), api.workspace)
+    assert str(failure.value) == (
+        "no run 'letters' in namespace lab; there is none; name another namespace with -n, "
+        "or find it with `clotho run list -A`"
+    )
+
+
+async def test_stop_suspend_and_resume(api: FakeApi) -> None:
+    add_run(api)
+    await runs.stop(options("run", "stop", "mine", "--suspend"), api.workspace)
+    assert (await api.workspace.get("TrainingRun", "mine"))["spec"]["suspend"] is True
+    add_run(api, phase="Suspended")
+    await runs.resume(options("run", "resume", "mine"), api.workspace)
+    assert (await api.workspace.get("TrainingRun", "mine"))["spec"]["suspend"] is False
+    await runs.stop(options("run", "stop", "mine"), api.workspace)
+    assert (await api.workspace.get("TrainingRun", "mine"))["spec"]["stop"] is True
+    add_run(api, phase="Completed")
+    with pytest.raises(Failure) as failure:
+        await runs.stop(options("run", "stop", "mine"), api.workspace)
+    assert failure.value.code is Exit.REFUSED
+    assert "is Completed" in str(failure.value)
+
+
+@pytest.mark.parametrize(("phase", "code"), [("Completed", 0), ("Failed", 1), ("Stopped", 1)])
+async def test_watch_ends_with_the_run(api: FakeApi, phase: str, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    results = {"step": 100, "rewardMean": 0.97, "claim": "c", "path": "/var/lib/clotho/x"}
+    add_run(api, phase=phase, results=results, message="All done.\x1b[2J")
+    assert await watching.watch(options("run", "watch", "mine"), api.workspace) == code
+    told = capsys.readouterr().out
+    assert f"{phase}: All done.\ufffd[2J  reward 0.50" in told
+    assert "/var/lib/clotho/x on claim c" in told
+    assert "\x1b" not in told
+
+
+async def test_an_interrupted_watch_says_that_the_run_goes_on(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(api)
+    following = asyncio.create_task(watching.watch(options("run", "watch", "mine"), api.workspace))
+    await asyncio.wait({following}, timeout=0.1)
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert "run mine goes on" in capsys.readouterr().err
+
+
+async def test_watch_waits_out_a_cluster_that_does_not_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_run(api, phase="Completed")
+    api.refusals["get"] = Transient("get x", "connection refused")
+    monkeypatch.setattr(watching, "REFRESH_SECONDS", 0.01)
+    following = asyncio.create_task(watching.watch(options("run", "watch", "mine"), api.workspace))
+    await asyncio.wait({following}, timeout=0.1)
+    assert not following.done()
+    assert len(api.requests) > 1
+    api.refusals.clear()
+    assert await following == Exit.OK
+
+
+async def test_watch_does_not_wait_for_ever(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.refusals["get"] = Transient("get x", "connection refused")
+    monkeypatch.setattr(watching, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(watching, "PATIENCE_SECONDS", 0.02)
+    with pytest.raises(Transient):
+        await watching.watch(options("run", "watch", "mine", "--timeout", "5"), api.workspace)
+    assert len(api.requests) > 1
+
+
+async def test_a_status_in_a_pipe_is_whole(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    message = "Waiting for a node with 1 nvidia.com/gpu: " + "0/3 nodes are available. " * 9
+    missing = {"type": "APIServerReady", "status": "False", "reason": "Missing", "message": ""}
+    add_run(api, phase="Stopped", message=message, conditions=[missing], checkpoint={"step": 57, "path": "x"})
+    await runs.status(options("run", "status", "mine"), api.workspace)
+    told = capsys.readouterr().out.splitlines()
+    assert told[1] == message.strip()
+    assert told[-1] == "  APIServerReady=False  Missing"
+    await runs.list_all(options("run", "list"), api.workspace)
+    assert " 57/100 " in capsys.readouterr().out
+
+
+async def test_results_before_the_end_are_said_to_be_early(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(api)
+    await runs.results(options("run", "results", "mine", "-o", "json"), api.workspace)
+    told = capsys.readouterr()
+    assert msgspec.json.decode(told.out)["progress"]["step"] == 50
+    assert "not final" in told.err
+
+
+async def test_environment_fields_in_a_table(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    await environments.describe(options("env", "describe", "echo"), api.workspace)
+    told = capsys.readouterr().out
+    assert ["group_size", "integer", "16", "≥", "1", "Attempts", "at", "each", "item."] in [
+        line.split() for line in told.splitlines()
+    ]
+    assert "(the address of its API server)" in told, "and not the environment's default"
+    await environments.list_all(options("env", "list"), api.workspace)
+    assert ["echo", "True", "Echo", "Say", "the", "word."] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]
+
+
+async def test_what_an_environment_sets_itself_is_its_default(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("Environment", "wide", {"entry": "echo.py", "config": {"group_size": 8}}, described())
+    await environments.describe(options("env", "describe", "wide"), api.workspace)
+    assert ["group_size", "integer", "8"] in [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
+
+
+async def test_an_environment_that_is_not_ready_says_why(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "The environment cannot be imported: ModuleNotFoundError: No module named 'latex2sympy'."
+    api.add("Environment", "broken", {}, {"message": why, "conditions": [READY | {"status": "False"}]})
+    api.add("Environment", "new", {})
+    await environments.list_all(options("env", "list"), api.workspace)
+    header, broken, echo, new = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAME", "READY", "CLASS", "DESCRIPTION", "MESSAGE"]
+    assert broken.split() == ["broken", "False", *why.split()]
+    assert echo.endswith("Say the word.")
+    assert new.endswith("The operator has not seen it yet.")
+    monkeypatch.setattr(environments, "page_width", lambda: 60)
+    await environments.list_all(options("env", "list"), api.workspace)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[1].endswith("The environment cann…")
+
+
+async def test_policies_are_explained_as_one(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await policies.explain(options("policy", "explain"), api.workspace) == Exit.OK
+    assert "nothing is locked" in capsys.readouterr().out
+    api.add("TrainingPolicy", "a", {"locked": {"training": {"steps": 2500}}, "limits": {"gpus": 8}})
+    api.add("TrainingPolicy", "b", {"locked": {"environmentConfig": {"use_wandb": True}}, "limits": {"gpus": 2}})
+    await policies.explain(options("policy", "explain"), api.workspace)
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["training.steps", "2500"] in told
+    assert ["(environment)", "use_wandb", "true"] in told
+    assert ["GPUs", "of", "a", "trainer", "2"] in told
+
+
+async def test_a_contradiction_of_policies_is_an_exit_code(api: FakeApi) -> None:
+    api.add("TrainingPolicy", "a", {"locked": {"training": {"steps": 1}}})
+    api.add("TrainingPolicy", "b", {"locked": {"training": {"steps": 2}}})
+    assert await policies.explain(options("policy", "explain"), api.workspace) == Exit.UNSUCCESSFUL
+
+
+@pytest.mark.parametrize(("works", "code"), [(True, 0), (False, 1)])
+async def test_an_inference_test(
+    api: FakeApi, works: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0)
+    specs: list[dict[str, Any]] = []
+    create = api.create
+
+    async def finish_at_once(path: str, body: Any, answer: type[Any], **params: str) -> Any:
+        specs.append(body["spec"])
+        made = await create(path, body, answer, **params)
+        model = {"name": "qwen/qwen3-8b", "size": "small", "phase": "Failed", "error": "Traceback\nboom"}
+        summary = {"requested": 1, "tested": 1, "succeeded": 1, "environmentWorks": works}
+        made["status"] = {"phase": "Completed", "models": [model], "summary": summary}
+        return made
+
+    monkeypatch.setattr(api, "create", finish_at_once)
+    words = ["echo", "--model", "qwen/qwen3-8b", "--secret", "keys", "--base-url", "http://x/v1", "--set", "mode=hard"]
+    assert await inference_tests.test(options("test", *words), api.workspace) == code
+    assert specs[0]["models"] == [{"name": "qwen/qwen3-8b", "size": "small", "baseUrl": "http://x/v1"}]
+    assert specs[0]["secretName"] == "keys"
+    assert specs[0]["config"] == {"mode": "hard"}
+    assert "boom" in capsys.readouterr().out
+    assert await api.workspace.all("InferenceTest") == [], "it is tidied away"
+
+
+async def interrupted_test(api: FakeApi, *words: str) -> None:
+    """Ctrl-C while the test is under way: asyncio cancels the command."""
+    command = asyncio.create_task(inference_tests.test(options("test", "echo", *words), api.workspace))
+    await asyncio.wait({command}, timeout=0.1)
+    command.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await command
+
+
+async def test_an_interrupted_inference_test_is_deleted(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    await interrupted_test(api)
+    assert await api.workspace.all("InferenceTest") == []
+    assert "is deleted; --keep keeps it" in capsys.readouterr().err
+
+
+async def test_an_interrupted_inference_test_is_kept_when_asked(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await interrupted_test(api, "--keep")
+    (kept,) = await api.workspace.all("InferenceTest")
+    assert "ttlSecondsAfterFinished" not in kept["spec"]
+    assert f"kubectl delete inferencetest {kept['metadata']['name']}" in capsys.readouterr().err
+
+
+async def test_an_inference_test_that_takes_too_long_is_deleted(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "SLACK_SECONDS", -0.99)  # what is left of a second a model
+    with pytest.raises(Failure) as failure:
+        await inference_tests.test(options("test", "echo", "--timeout", "1"), api.workspace)
+    assert failure.value.code is Exit.TIMEOUT
+    assert await api.workspace.all("InferenceTest") == []
+
+
+async def test_an_inference_test_nobody_can_delete_expires_by_itself(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for verb in ("get", "delete"):
+        api.refusals[f"{verb} {api.workspace.folder('InferenceTest')}"] = Transient(verb, "no answer from the cluster")
+    with pytest.raises(Transient):
+        await inference_tests.test(options("test", "echo"), api.workspace)
+    (left,) = await api.workspace.all("InferenceTest")
+    assert left["spec"]["ttlSecondsAfterFinished"] == 86400
+    assert "goes 24 hours after its end: no answer from the cluster" in capsys.readouterr().err
+
+
+async def test_logs_need_pods(api: FakeApi) -> None:
+    add_run(api)
+    with pytest.raises(Failure) as failure:
+        await logs.logs(options("run", "logs", "mine", "-c", "trainer"), api.workspace)
+    assert "no trainer pod" in str(failure.value)
+
+
+async def test_logs_are_marked_and_cannot_steer_the_terminal(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    add_run(api)
+    for name, labels in (
+        ("a", {"app.kubernetes.io/component": "trainer"}),
+        (
+            "b",
+            {"app.kubernetes.io/component": "environment", "clotho.dev/environment": "echo", "clotho.dev/index": "1"},
+        ),
+    ):
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}"
+        api.objects[path] = {"metadata": {"name": name, "labels": {**labels, "clotho.dev/run": "mine"}}}
+        api.texts[f"{path}/log"] = b"one\ntwo \x1b[2J"
+    assert await logs.logs(options("run", "logs", "mine"), api.workspace) == Exit.OK
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["trainer  one", "trainer  two \ufffd[2J", "echo-1  one", "echo-1  two \ufffd[2J"]
+
+
+async def test_check_says_what_is_missing_and_how_to_get_it(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.objects["/version"] = {"gitVersion": "v1.36.3"}
+    assert await check.check(options("check"), api.workspace) == Exit.UNSUCCESSFUL
+    told = capsys.readouterr().out
+    assert "Kubernetes v1.36.3" in told
+    assert "MISSING custom resources: environments" in told
+    assert "MISSING operator: none in namespace clotho-system" in told
+    assert f"kubectl create namespace {NAMESPACE}" in told
+    assert "--from-file=WANDB_API_KEY=FILE" in told
+
+
+async def test_check_never_shows_a_key(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.objects["/version"] = {}
+    api.objects[f"/api/v1/namespaces/{NAMESPACE}/secrets/wandb"] = {"data": {"WANDB_API_KEY": "c2VjcmV0"}}
+    await check.check(options("check", "-o", "json"), api.workspace)
+    told = capsys.readouterr()
+    findings = {each["what"]: each for each in msgspec.json.decode(told.out)}
+    assert findings["WANDB_API_KEY"]["state"] == "ok"
+    assert "c2VjcmV0" not in told.out + told.err
+
+
+def test_an_old_python_is_missing_something() -> None:
+    assert check.python_finding((3, 10, 4)).state == "missing"
+    assert check.python_finding((3, 11, 0)).state == "ok"
+
+
+LOCKED = (
+    "trainingruns.clotho.dev \"x\" is forbidden: ValidatingAdmissionPolicy 'clotho' with binding 'clotho' "
+    "denied request: training.steps: 9 is not allowed, it is locked to 5"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (Transient("get x", "refused"), Exit.UNREACHABLE, "does not answer"),
+        (Unauthorized("get x", "no", 401), Exit.REFUSED, "log in again"),
+        (Forbidden("get x", "user may not", 403), Exit.REFUSED, "clotho check"),
+        (Forbidden("create x", LOCKED, 403), Exit.REFUSED, "locked to 5; `clotho policy explain` shows"),
+        (Forbidden("create x", LOCKED.replace("'clotho'", "'other'"), 403), Exit.REFUSED, "'other' with"),
+        (NotFound("list x", "404 page not found", 404), Exit.NOT_FOUND, "not installed"),
+        (NotFound("get x", "the server could not find the requested resource", 404), Exit.NOT_FOUND, "not installed"),
+        (NotFound("get x", 'trainingruns "x" not found', 404), Exit.NOT_FOUND, '"x" not found'),
+        (Invalid("create x", "training.steps: locked", 422), Exit.REFUSED, "locked"),
+    ],
+)
+def test_refusals_of_the_cluster(error: Any, code: Exit, told: str) -> None:
+    failure = explain(error)
+    assert failure.code is code
+    assert told in str(failure)
+
+
+@pytest.mark.parametrize("content", [b"# Clotho\n\ntext: [", b"kind: Pod", b"text", b"\xb3\xff"])
+def test_a_file_that_is_no_kubeconfig(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "junk").write_bytes(content)
+    assert main(["run", "list", "--kubeconfig", str(tmp_path / "junk")]) == Exit.UNREACHABLE
+    told = capsys.readouterr().err
+    assert f"{tmp_path}/junk is not a kubeconfig: " in told
+    assert told.count("\n") == 1
+
+
+async def test_agents_need_what_is_not_on_pypi(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "clotho.agent.server", None)
+    with pytest.raises(Failure) as failure:
+        await mcp.serve(options("mcp"), api.workspace)
+    assert str(failure.value).endswith("install it from a clone of Clotho: pip install '.[agent]'")

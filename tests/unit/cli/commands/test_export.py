@@ -1,0 +1,154 @@
+"""A checkpoint comes over as a tar stream: whole, or with a sentence that says why not; its pod goes in any case."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clotho.cli import arguments
+from clotho.cli.commands import export
+from clotho.cli.failure import Exit, Failure
+from rig.fake_api import NAMESPACE, FakeApi
+
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+TRAINER = {
+    "metadata": {"name": "t", "labels": {"clotho.dev/run": "mine", "app.kubernetes.io/component": "trainer"}},
+    "spec": {"containers": [{"name": "main", "image": "registry/trainer:1", "imagePullPolicy": "Never"}]},
+}
+WELL = b'\x03{"status": "Success"}'
+
+
+def tar(**files: bytes) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name.replace("__", "/"))
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def sent(data: bytes, size: int = 1000) -> list[bytes]:
+    return [b"\x01" + data[start : start + size] for start in range(0, len(data), size)]
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    fake = FakeApi()
+    checkpoint = {"step": 7, "path": "/var/lib/clotho/checkpoints/7"}
+    fake.add("TrainingRun", "mine", {"training": {"steps": 9}}, {"phase": "Running", "checkpoint": checkpoint})
+    fake.objects[f"{PODS}/t"] = TRAINER
+    create = fake.create
+
+    async def runs_at_once(path: str, body: Any, answer: type[Any], **params: str) -> Any:
+        made = await create(path, body, answer, **params)
+        made["status"] = {"phase": "Running"}
+        return made
+
+    monkeypatch.setattr(fake, "create", runs_at_once)
+    return fake
+
+
+def options(*words: str) -> argparse.Namespace:
+    return arguments.parse("clotho", ["run", "export", "mine", *words])
+
+
+def export_pods(api: FakeApi) -> list[str]:
+    return [path for path in api.objects if "export" in path]
+
+
+async def test_where_the_weights_are(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await export.export(options(), api.workspace) == Exit.OK
+    assert "/var/lib/clotho/checkpoints/7 on claim mine-uidofmin-trainer" in capsys.readouterr().out
+    assert export_pods(api) == []
+
+
+async def test_files_arrive_whole_and_the_pod_goes(api: FakeApi, tmp_path: Path) -> None:
+    weights = bytes(range(256)) * 500
+    api.channels = [b"\x01", b"\x02", b"\x03", b"\x02a word", *sent(tar(adapter=weights, deep__er=b"x")), WELL]
+    target = tmp_path / "weights"
+    assert await export.export(options("--to", str(target)), api.workspace) == Exit.OK
+    assert (target / "adapter").read_bytes() == weights
+    assert (target / "deep" / "er").read_bytes() == b"x"
+    assert export_pods(api) == []
+    assert any("tar -C /var/lib/clotho/checkpoints/7 -cf - ." in request for request in api.requests)
+
+
+@pytest.mark.parametrize(
+    ("channels", "told"),
+    [
+        ([b"\x02no such file", b'\x03{"status": "Failure", "message": "exit code 2"}'], "no such file"),
+        ([*sent(tar(adapter=b"x" * 9000))[:3]], "not whole"),
+        ([*sent(tar(**{"..__outside": b"x"})), WELL], "outside"),
+        ([*sent(b"nonsense" * 100_000), WELL], "not whole"),
+    ],
+)
+async def test_a_copy_that_fails_is_said_and_the_pod_goes(
+    api: FakeApi, tmp_path: Path, channels: list[bytes], told: str
+) -> None:
+    api.channels = channels
+    with pytest.raises(Failure) as failure:
+        await export.export(options("--to", str(tmp_path / "weights")), api.workspace)
+    assert told in str(failure.value)
+    assert export_pods(api) == []
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "spec", "told"),
+    [
+        ({}, {}, "no checkpoint yet"),
+        ({"checkpoint": {"step": 1, "path": "/tmp/x"}}, {}, "is not on the claim"),
+        ({"checkpoint": {"step": 1, "path": "/var/lib/clotho/1"}}, {"storage": {"ephemeral": True}}, "ephemeral"),
+    ],
+)
+async def test_nothing_to_fetch(api: FakeApi, status: dict[str, Any], spec: dict[str, Any], told: str) -> None:
+    api.add("TrainingRun", "mine", spec, status)
+    with pytest.raises(Failure) as failure:
+        await export.export(options(), api.workspace)
+    assert told in str(failure.value)
+
+
+async def test_without_the_trainers_pod_an_image_is_needed(api: FakeApi, tmp_path: Path) -> None:
+    del api.objects[f"{PODS}/t"]
+    with pytest.raises(Failure) as failure:
+        await export.export(options("--to", str(tmp_path / "x")), api.workspace)
+    assert "--image" in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("phases", "node"),
+    [(["Running"], "node-0"), (["Pending"], "node-0"), (["Succeeded"], None), (["Failed", "Running"], "node-1")],
+)
+async def test_a_claim_in_use_is_mounted_where_the_trainer_is(
+    api: FakeApi, tmp_path: Path, phases: list[str], node: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del api.objects[f"{PODS}/t"]
+    for number, phase in enumerate(phases):
+        spec = {**TRAINER["spec"], "nodeName": f"node-{number}"}
+        api.objects[f"{PODS}/t-{number}"] = {**TRAINER, "spec": spec, "status": {"phase": phase}}
+    made: list[dict[str, Any]] = []
+    create = api.create
+
+    async def remember(path: str, body: Any, answer: type[Any], **params: str) -> Any:
+        made.append(body)
+        return await create(path, body, answer, **params)
+
+    monkeypatch.setattr(api, "create", remember)
+    api.channels = [*sent(tar(adapter=b"x")), WELL]
+    await export.export(options("--to", str(tmp_path / "weights")), api.workspace)
+    terms = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}
+    required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    assert made[0]["spec"].get("affinity") == (required if node else None)
+
+
+async def test_a_folder_with_something_in_it_is_left_alone(api: FakeApi, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(Failure) as failure:
+        await export.export(options("--to", str(tmp_path)), api.workspace)
+    assert "is there already" in str(failure.value)

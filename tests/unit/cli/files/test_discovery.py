@@ -1,0 +1,158 @@
+"""Environments are found in files without running them, whatever the files are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from clotho.cli.files.discovery import SIZE_LIMIT, discover, local_imports
+
+ATROPOS = '''
+import os, sys
+os.environ["DISCOVERY_RAN_THIS"] = "yes"
+sys.exit("nobody should import this")
+
+class GsmConfig(BaseEnvConfig): pass
+
+class GSM8kEnv(BaseEnv):
+    """Grade-school sums.
+
+    More words that no list needs."""
+    name = "gsm8k"
+    env_config_cls = GsmConfig
+'''
+
+
+def write(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return [each.name for each in discover([folder]).environments]
+
+
+def test_an_atropos_environment_is_read_and_never_run(tmp_path: Path) -> None:
+    path = write(tmp_path, "gsm8k_server.py", ATROPOS)
+    (found,) = discover([tmp_path]).environments
+    assert (found.name, found.class_name, found.path) == ("gsm8k", "GSM8kEnv", path)
+    assert found.description == "Grade-school sums."
+    assert found.config_class == "GsmConfig"
+    assert found.flavour == "atropos"
+    assert "DISCOVERY_RAN_THIS" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("class A(BaseEnv): pass", ("stem", "A", "BaseEnvConfig")),
+        ("class A(envs.base.BaseEnv): name = 'x'", ("x", "A", "BaseEnvConfig")),
+        ("class A(Other, BaseEnv): name = compute()", ("stem", "A", "BaseEnvConfig")),
+        ("class A(BaseEnv): name: str = 'x'; env_config_cls = m.Config", ("x", "A", "m.Config")),
+        ("class A(BaseEnv[int]): pass", ("stem", "A", "BaseEnvConfig")),
+        ("if True:\n class A(BaseEnv): pass", ("stem", "A", "BaseEnvConfig")),
+        ("from clotho_environment import Environment\nclass Sum(Environment[C, int]): pass", ("sum", "Sum", "C")),
+        ("from clotho_environment import Environment as E\nclass Sum(E): name = 'x'", ("x", "Sum", "Config")),
+        (
+            "import clotho_environment as ce\nclass Sum(ce.Environment[ce.Config, str]): pass",
+            ("sum", "Sum", "ce.Config"),
+        ),
+    ],
+)
+def test_shapes_of_environments(tmp_path: Path, source: str, expected: tuple[str, str, str]) -> None:
+    write(tmp_path, "stem.py", source)
+    (found,) = discover([tmp_path]).environments
+    assert (found.name, found.class_name, found.config_class) == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A(BaseEnvironment): pass",
+        "class A: pass",
+        "from jinja2 import Environment\nclass A(Environment): pass",
+        "class A(make_base()): pass",
+        "BaseEnv = 1",
+        "",
+    ],
+)
+def test_what_only_looks_like_one(tmp_path: Path, source: str) -> None:
+    write(tmp_path, "x.py", source)
+    assert names(tmp_path) == []
+
+
+def test_private_and_hidden_files_are_skipped_unless_they_are_named(tmp_path: Path) -> None:
+    private = write(tmp_path, "_private.py", "class A(BaseEnv): pass")
+    for name in ("__init__.py", ".hidden.py", ".venv/a.py", "__pycache__/a.py", "notes.txt"):
+        write(tmp_path, name, "class A(BaseEnv): pass")
+    write(tmp_path, "deep/er/b.py", "class B(BaseEnv): pass")
+    assert names(tmp_path) == ["b"]
+    assert names(private) == ["_private"]
+
+
+def test_a_hostile_file_is_a_warning_and_the_others_are_found(tmp_path: Path) -> None:
+    write(tmp_path, "bad.py", "class A(BaseEnv:\n")
+    write(tmp_path, "bytes.py", b"x = '\xff\xfe'\n")
+    write(tmp_path, "coding.py", b"# -*- coding: nonsense -*-\n")
+    write(tmp_path, "deep.py", "x = " + "(" * 5000 + ")" * 5000)
+    write(tmp_path, "huge.py", b"# " + b"x" * (10 * 1024 * 1024))
+    write(tmp_path, "null.py", b"x = 1\x00\n")
+    (tmp_path / "dangling.py").symlink_to(tmp_path / "nowhere.py")
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    os.mkfifo(tmp_path / "pipe.py")
+    write(tmp_path, "good.py", "class A(BaseEnv): pass")
+    found = discover([tmp_path])
+    assert [each.name for each in found.environments] == ["good"]
+    told = {problem.path.name: problem.what for problem in found.problems}
+    assert told.keys() == {
+        "bad.py", "bytes.py", "coding.py", "deep.py", "huge.py", "null.py", "dangling.py", "loop.py",
+    }  # fmt: skip
+    assert told["bad.py"].startswith("does not parse: line 1")
+    assert "10.5 MB" in told["huge.py"]
+    assert "loop" not in names(tmp_path)
+
+
+def test_folders_that_lead_in_circles_end(tmp_path: Path) -> None:
+    write(tmp_path, "inner/a.py", "class A(BaseEnv): pass")
+    (tmp_path / "inner" / "again").symlink_to(tmp_path, target_is_directory=True)
+    assert names(tmp_path) == ["a"]
+
+
+def test_unreadable_files_are_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "locked.py", "class A(BaseEnv): pass")
+    monkeypatch.setattr(Path, "open", _refuse)
+    (problem,) = discover([tmp_path]).problems
+    assert problem.what == "Permission denied"
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.py"])
+def test_a_path_that_is_not_there(tmp_path: Path, name: str) -> None:
+    (problem,) = discover([tmp_path / name]).problems
+    assert problem.what == "No such file or directory"
+
+
+def test_several_atropos_classes_in_a_file_are_said(tmp_path: Path) -> None:
+    write(tmp_path, "two.py", "class A(BaseEnv): name = 'a'\nclass B(BaseEnv): name = 'b'")
+    found = discover([tmp_path])
+    assert [each.name for each in found.environments] == ["a", "b"]
+    assert "runs use B, never A" in found.problems[0].what
+
+
+def test_neighbours_that_are_imported_come_along(tmp_path: Path) -> None:
+    main = write(tmp_path, "main.py", "import first\nfrom os import path\nimport elsewhere.thing")
+    write(tmp_path, "first.py", "def f():\n    from second import x")
+    write(tmp_path, "second.py", "import main")
+    write(tmp_path, "stranger.py", "")
+    assert [path.name for path in local_imports(main)] == ["first.py", "main.py", "second.py"]
+
+
+def test_the_limit_is_far_above_what_people_write() -> None:
+    assert SIZE_LIMIT >= 512 * 1024

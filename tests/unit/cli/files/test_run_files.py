@@ -1,0 +1,63 @@
+"""Files with runs: what is read, and one sentence for what cannot be."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from clotho.cli.failure import Failure
+from clotho.cli.files.run_files import read_run, read_run_and_maps, spec_problems
+
+RUN = "kind: TrainingRun\nmetadata: {name: mine}\nspec: {}\n"
+FILES = "kind: ConfigMap\nmetadata: {name: words}\ndata: {a: b}\n"
+ENVIRONMENT = "kind: Environment\nmetadata: {name: sums}\n"
+
+
+def refusal(path: Path, text: str) -> str:
+    path.write_text(text)
+    with pytest.raises(Failure) as failure:
+        read_run_and_maps(path)
+    return str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: Pod", "run.yaml holds Pod, and no TrainingRun"),
+        (f"{FILES}---\n{ENVIRONMENT}", "run.yaml holds ConfigMap words and Environment sums, and no TrainingRun"),
+        ("- 1", "run.yaml holds what is no Kubernetes object, and no TrainingRun"),
+        ("", "run.yaml holds nothing, and no TrainingRun"),
+        (f"{RUN}---\n{RUN}", "holds TrainingRun mine and TrainingRun mine; a file can hold one TrainingRun"),
+        ("kind: TrainingRun", "has no spec"),
+        ("a: 1\nb: [", "run.yaml is not YAML: line 2, column 5: "),
+        ("a: 2026-13-99", "run.yaml is not YAML: month must be in 1..12"),
+        (f"apiVersion: clotho.dev/v1\n{RUN}", "apiVersion clotho.dev/v1 is not known; write clotho.dev/v1alpha1"),
+        (f"{RUN}---\n{FILES}---\n{ENVIRONMENT}", "run.yaml also holds Environment sums; create all of it with kubectl"),
+        (f"{RUN}---\nkind: ConfigMap", "run.yaml also holds ConfigMap; create all of it with kubectl"),
+    ],
+)
+def test_a_file_that_cannot_be_read(tmp_path: Path, text: str, told: str) -> None:
+    said = refusal(tmp_path / "run.yaml", text)
+    assert told in said
+    assert "\n" not in said
+
+
+def test_config_maps_come_with_the_run(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(f"{FILES}---\n{RUN}---\n")
+    run, (files,) = read_run_and_maps(tmp_path / "run.yaml")
+    assert (run["metadata"]["name"], files["data"]) == ("mine", {"a": "b"})
+
+
+def test_standard_input_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(ENVIRONMENT))
+    with pytest.raises(Failure) as failure:
+        read_run(Path("-"))
+    assert str(failure.value) == "standard input holds Environment sums, and no TrainingRun"
+
+
+def test_the_place_of_a_mistake_is_told() -> None:
+    assert spec_problems("mine", {"model": {"name": "m"}, "training": {"stepz": 80}}) == (
+        "spec.training.stepz: no such field; did you mean steps?",
+    )
