@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import Field
 
-from clotho_environment import Config, Environment, Group, Policy
+from clotho_environment import Config, Environment, Group, SamplingClient
 
 Sum = tuple[int, int]
 
@@ -30,15 +30,15 @@ class Sums(Environment[SumsConfig, Sum]):
         while True:
             yield self.draw(), self.draw()
 
-    async def rollout(self, item: Sum, policy: Policy) -> Group:
-        completions = await policy.chat(self.question(item))
+    async def rollout(self, item: Sum, client: SamplingClient) -> Group:
+        completions = await client.chat(self.question(item))
         return Group(completions, [self.score(item, completion.text) for completion in completions])
 
-    async def evaluate(self, policy: Policy) -> Mapping[str, float]:
+    async def evaluate(self, client: SamplingClient) -> Mapping[str, float]:
         right = 0
         for _ in range(self.config.evaluation_size):
             item = self.draw(), self.draw()
-            (completion,) = await policy.chat(self.question(item), n=1)
+            (completion,) = await client.chat(self.question(item), n=1)
             right += self.score(item, completion.text) == 1
         return {"percent_correct": 100 * right / self.config.evaluation_size}
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pydantic import Field
 from trainer_work import ragged_lengths
 
-from clotho_environment.environment import Config, Environment
 from clotho_environment.group import Group
-from clotho_environment.policy import Policy
+from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.sampling import SamplingClient
 
 
 class FixedLengthsConfig(Config):
@@ -22,11 +22,11 @@ class FixedLengths(Environment[FixedLengthsConfig, list[int]]):
         for _ in range(self.config.prompts):
             yield [self.random.randrange(5, 40) for _ in range(self.config.prompt_tokens)]
 
-    async def rollout(self, item: list[int], policy: Policy) -> Group:
+    async def rollout(self, item: list[int], client: SamplingClient) -> Group:
         if self.config.ragged:
             lengths = ragged_lengths(self.config.group_size, self.config.max_tokens, self.random.randrange(10**9))
-            answers = (policy.generate(item, n=1, max_tokens=length, ignore_eos=True) for length in lengths)
+            answers = (client.generate(item, n=1, max_tokens=length, ignore_eos=True) for length in lengths)
             completions = [completion for answer in await asyncio.gather(*answers) for completion in answer]
         else:
-            completions = await policy.generate(item, ignore_eos=True)
+            completions = await client.generate(item, ignore_eos=True)
         return Group(completions, [self.random.random() for _ in completions])

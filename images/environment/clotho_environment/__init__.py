@@ -1,10 +1,10 @@
 """Write environments for Clotho: say what the tasks are and how attempts are scored; the kit does the rest."""
 
-from clotho_environment.completion import Completion, Message
-from clotho_environment.conversation import Conversation
-from clotho_environment.environment import Config, Environment
 from clotho_environment.group import Group, Sequence
-from clotho_environment.policy import Policy, PolicyError, PolicyUnavailableError
+from clotho_environment.sdk.completion import Completion, Message
+from clotho_environment.sdk.conversation import Conversation
+from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.sampling import InferenceError, InferenceUnavailableError, SamplingClient
 
 __all__ = [
     "Completion",
@@ -12,9 +12,9 @@ __all__ = [
     "Conversation",
     "Environment",
     "Group",
+    "InferenceError",
+    "InferenceUnavailableError",
     "Message",
-    "Policy",
-    "PolicyError",
-    "PolicyUnavailableError",
+    "SamplingClient",
     "Sequence",
 ]

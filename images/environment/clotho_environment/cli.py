@@ -26,10 +26,10 @@ from clotho_contract.names import (
 )
 from clotho_contract.termination import Termination
 from clotho_environment.entries import FORMS, AtroposEntry, EntryError, find_entry
-from clotho_environment.environment import InvalidConfigError
+from clotho_environment.sdk.environment import InvalidConfigError
 
 if TYPE_CHECKING:
-    from clotho_environment.process import Target, WriteLine
+    from clotho_environment.commands.process import Target, WriteLine
 
 log = logging.getLogger("clotho_environment")
 
@@ -140,17 +140,17 @@ def _serve(options: argparse.Namespace) -> Termination:
     entry = find_entry(place.entry)
     token = os.environ.get(TOKEN_VARIABLE, "")
     if isinstance(entry, AtroposEntry):
-        from clotho_environment.atropos.command import serve_atropos
+        from clotho_environment.commands.atropos import serve_atropos
 
         return _run(serve_atropos(entry.path, run, place, token=token, port=options.port, config_path=options.config))
-    from clotho_environment.serve import serve
+    from clotho_environment.commands.serve import serve
 
     return _run(serve(entry, run, place, token=token, port=options.port, config_path=options.config))
 
 
 def _process(options: argparse.Namespace) -> Termination:
-    from clotho_environment.process import Target
-    from clotho_environment.trial import Tally, give_up_after
+    from clotho_environment.commands.process import Target
+    from clotho_environment.commands.trial import Tally, give_up_after
 
     run = None if options.base_url else run_config.load(options.config)
     place = _place(run, options)
@@ -176,12 +176,12 @@ def _process(options: argparse.Namespace) -> Termination:
 def _make_groups(
     options: argparse.Namespace, place: EnvironmentConfig, target: "Target", write_line: "WriteLine"
 ) -> Termination:
-    from clotho_environment.process import Order, process_entry
+    from clotho_environment.commands.process import Order, process_entry
 
     order = Order(place.config, target, write_line, groups=options.groups, deadline_seconds=options.deadline)
     entry = find_entry(place.entry)
     if isinstance(entry, AtroposEntry):
-        from clotho_environment.atropos.command import process_atropos
+        from clotho_environment.commands.atropos import process_atropos
 
         return _run(process_atropos(entry.path, order))
     return _run(process_entry(entry, order))
@@ -197,13 +197,13 @@ def _wait(options: argparse.Namespace) -> Termination:
 
 def _describe(options: argparse.Namespace) -> Termination:
     place = _place(None if options.entry else run_config.load(options.config), options)
-    from clotho_environment.describe import describe, serve_description
+    from clotho_environment.commands.describe import describe, serve_description
 
     if options.serve:
         return _run(serve_description(place.entry, port=options.port, seconds=options.deadline))
     entry = find_entry(place.entry)
     if isinstance(entry, AtroposEntry):
-        from clotho_environment.atropos.command import describe_atropos
+        from clotho_environment.commands.atropos import describe_atropos
 
         found = _run(describe_atropos(entry.path, seconds=options.deadline))
     else:

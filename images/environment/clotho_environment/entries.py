@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clotho_environment.environment import AnyEnvironment, Environment
+from clotho_environment.sdk.environment import AnyEnvironment, Environment
 
 FORMS = (
     "letters, module:Class, path/to/file.py[:Class], atropos:path/to/file.py, reasoning-gym:<task> or verifiers:<name>"
@@ -41,17 +41,17 @@ def find_entry(entry: str) -> NativeEntry | AtroposEntry:
         raise EntryError(f"the environment has no entry; use {FORMS}")
     match scheme:
         case "letters" if not rest:
-            from clotho_environment.letters import Letters
+            from clotho_environment.builtin.letters import Letters
 
             return NativeEntry(Letters)
         case "atropos":
             return AtroposEntry(_existing(Path(rest)))
         case "reasoning-gym":
-            from clotho_environment.adapters.reasoning_gym import ReasoningGym
+            from clotho_environment.builtin.reasoning_gym import ReasoningGym
 
             return NativeEntry(ReasoningGym, {"task": rest})
         case "verifiers":
-            from clotho_environment.adapters.verifiers import Verifiers
+            from clotho_environment.builtin.verifiers import Verifiers
 
             return NativeEntry(Verifiers, {"taskset": rest})
     if scheme.endswith(".py"):

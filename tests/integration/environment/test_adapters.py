@@ -5,7 +5,7 @@ import json
 import pytest
 
 from clotho_environment.entries import find_entry
-from clotho_environment.environment import InvalidConfigError, build
+from clotho_environment.sdk.environment import InvalidConfigError, build
 from integration.environment.commands import command
 from integration.environment.stand_ins import InferenceStandIn, started
 

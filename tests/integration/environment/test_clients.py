@@ -9,13 +9,13 @@ import tarfile
 import pytest
 from aiohttp import web
 
-from clotho_environment import Completion, Group, PolicyError, PolicyUnavailableError
+from clotho_environment import Completion, Group, InferenceError, InferenceUnavailableError
 from clotho_environment.api_server import ApiServer, ApiServerRefusedError, Registration
 from clotho_environment.connections import open_session
-from clotho_environment.conversation import Conversation
 from clotho_environment.group import InvalidGroupError
-from clotho_environment.policy import Defaults, Policy, PolicyRefusedError
-from clotho_environment.recorder import Recorder
+from clotho_environment.sdk.conversation import Conversation
+from clotho_environment.sdk.recorder import Recorder
+from clotho_environment.sdk.sampling import Defaults, InferenceUnauthorizedError, SamplingClient
 from clotho_environment.tokenizer import TokenizerError, for_every_reader, unpack_tokenizer
 from clotho_environment.wait import RefusedError, Waiter
 from integration.environment.stand_ins import TOKEN
@@ -31,24 +31,26 @@ async def session():
 
 
 @pytest.fixture
-def policy(session, inference):
-    return Policy(session, inference.url, model="tiny", defaults=Defaults(n=3, max_tokens=8), patience_seconds=0.5)
+def client(session, inference):
+    return SamplingClient(
+        session, inference.url, model="tiny", defaults=Defaults(n=3, max_tokens=8), patience_seconds=0.5
+    )
 
 
 class TestPolicy:
-    async def test_complete_chat_and_generate_say_the_same(self, policy, inference):
+    async def test_complete_chat_and_generate_say_the_same(self, client, inference):
         inference.reply = lambda _: "xy"
-        by_text = await policy.complete("ab")
-        by_chat = await policy.chat([{"role": "user", "content": "ab"}])
-        by_tokens = await policy.generate([97, 98])
+        by_text = await client.complete("ab")
+        by_chat = await client.chat([{"role": "user", "content": "ab"}])
+        by_tokens = await client.generate([97, 98])
         for completions in (by_text, by_chat, by_tokens):
             assert len(completions) == 3
             assert completions[0].text == "xy"
             assert completions[0].sequence.tokens == (97, 98, 120, 121)
             assert completions[0].policy_version == 3
 
-    async def test_sampling_parameters_pass_through(self, policy, inference):
-        await policy.complete("ab", n=1, max_tokens=4, stop=["\n"], top_p=0.9)
+    async def test_sampling_parameters_pass_through(self, client, inference):
+        await client.complete("ab", n=1, max_tokens=4, stop=["\n"], top_p=0.9)
         body = inference.bodies[0]
         assert {key: body[key] for key in ("n", "max_tokens", "stop", "top_p", "model")} == {
             "n": 1,
@@ -57,20 +59,20 @@ class TestPolicy:
             "top_p": 0.9,
             "model": "tiny",
         }
-        await policy.generate([97], temperature=0.5)
+        await client.generate([97], temperature=0.5)
         assert inference.bodies[1]["sampling_params"] == {"temperature": 0.5, "max_new_tokens": 8, "n": 3}
 
-    async def test_tools_are_handed_on(self, policy, inference):
+    async def test_tools_are_handed_on(self, client, inference):
         tools = [{"type": "function", "function": {"name": "add"}}]
-        await policy.chat([{"role": "user", "content": "ab"}], tools=tools)
+        await client.chat([{"role": "user", "content": "ab"}], tools=tools)
         assert inference.bodies[0]["tools"] == tools
 
-    async def test_servers_that_ignore_n_are_asked_again(self, policy, inference):
+    async def test_servers_that_ignore_n_are_asked_again(self, client, inference):
         inference.ignores_n = True
-        assert len(await policy.complete("ab")) == 3
+        assert len(await client.complete("ab")) == 3
 
-    async def test_a_conversation_of_several_turns(self, policy, inference):
-        conversation = policy.conversation([{"role": "user", "content": "a"}])
+    async def test_a_conversation_of_several_turns(self, client, inference):
+        conversation = client.conversation([{"role": "user", "content": "a"}])
         assert isinstance(conversation, Conversation)
         await conversation.reply()
         conversation.say("b")
@@ -79,30 +81,30 @@ class TestPolicy:
         assert inference.bodies[1]["n"] == 1
 
     @pytest.mark.parametrize("status", [429, 500, 503])
-    async def test_short_troubles_are_ridden_out(self, policy, inference, status):
+    async def test_short_troubles_are_ridden_out(self, client, inference, status):
         inference.troubles.append(web.Response(status=status, headers={"Retry-After": "0"}))
-        assert len(await policy.complete("ab")) == 3
+        assert len(await client.complete("ab")) == 3
 
-    async def test_long_outages_are_unavailability(self, policy, inference):
+    async def test_long_outages_are_unavailability(self, client, inference):
         await inference.stop()
-        with pytest.raises(PolicyUnavailableError, match="does not answer"):
-            await policy.complete("ab")
+        with pytest.raises(InferenceUnavailableError, match="does not answer"):
+            await client.complete("ab")
 
-    async def test_a_refused_token(self, policy, inference):
+    async def test_a_refused_token(self, client, inference):
         inference.troubles.append(web.Response(status=401))
-        with pytest.raises(PolicyRefusedError, match="refuses our token"):
-            await policy.complete("ab")
+        with pytest.raises(InferenceUnauthorizedError, match="refuses our token"):
+            await client.complete("ab")
 
-    async def test_a_wrong_request_is_not_tried_again(self, policy, inference):
+    async def test_a_wrong_request_is_not_tried_again(self, client, inference):
         inference.troubles.append(web.json_response({"detail": "the prompt is empty"}, status=400))
-        with pytest.raises(PolicyError, match="the prompt is empty"):
-            await policy.complete("")
+        with pytest.raises(InferenceError, match="the prompt is empty"):
+            await client.complete("")
         assert len(inference.requests) == 1
 
-    async def test_a_server_without_token_ids_cannot_be_trained_on(self, policy, inference):
+    async def test_a_server_without_token_ids_cannot_be_trained_on(self, client, inference):
         inference.has_tokens = False
-        with pytest.raises(PolicyError, match="return_token_ids"):
-            await policy.complete("ab")
+        with pytest.raises(InferenceError, match="return_token_ids"):
+            await client.complete("ab")
 
 
 class TestApiServer:
@@ -162,9 +164,9 @@ class TestApiServer:
 
 
 class TestRecorder:
-    async def test_turns_are_kept_by_session(self, policy, session, inference):
+    async def test_turns_are_kept_by_session(self, client, session, inference):
         inference.reply = lambda prompt: prompt.upper()
-        async with Recorder(policy).listening() as recorder:
+        async with Recorder(client).listening() as recorder:
             for name in ("one", "two"):
                 request = {"model": "m", "messages": [{"role": "user", "content": name}], "max_tokens": 5}
                 headers = {"X-Session-ID": name}
@@ -178,8 +180,8 @@ class TestRecorder:
             assert recorder.take("one").turns == []
         assert inference.bodies[0]["max_tokens"] == 5
 
-    async def test_agents_learn_what_was_wrong(self, policy, session, inference):
-        async with Recorder(policy).listening() as recorder:
+    async def test_agents_learn_what_was_wrong(self, client, session, inference):
+        async with Recorder(client).listening() as recorder:
             url = f"{recorder.base_url}/chat/completions"
             async with session.post(url, json={"messages": [], "stream": True}) as response:
                 assert response.status == 400

@@ -11,7 +11,7 @@ from integration.environment.commands import command
 
 GOOD = '''
 from pydantic import Field
-from clotho_environment.letters import Letters, LettersConfig
+from clotho_environment.builtin.letters import Letters, LettersConfig
 
 class Mine(Letters):
     """Letters, but mine."""

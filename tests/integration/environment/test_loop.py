@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from clotho_contract.config import EnvironmentConfig
-from clotho_environment import Conversation, Policy
+from clotho_environment import Conversation, SamplingClient
 from clotho_environment.connections import open_session
 from integration.environment.commands import ENVIRONMENTS, SOURCES
 from integration.loop.processes import TOKEN, Ports, Run, letters_config, tiny_model
@@ -74,8 +74,8 @@ def groups_with_a_version(run: Run) -> float:
 
 async def converse(run: Run) -> Conversation:
     async with open_session(TOKEN) as session:
-        policy = Policy(session, run.config.endpoints.inference, model="tiny")
-        conversation = policy.conversation([{"role": "user", "content": "guess"}], max_tokens=3)
+        client = SamplingClient(session, run.config.endpoints.inference, model="tiny")
+        conversation = client.conversation([{"role": "user", "content": "guess"}], max_tokens=3)
         await conversation.reply()
         conversation.say("wrong")
         await conversation.reply()

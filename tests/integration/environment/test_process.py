@@ -100,7 +100,8 @@ async def test_mistakes_on_the_command_line_are_explained(tmp_path):
 def test_nothing_heavy_is_imported_for_an_environment_of_our_own():
     """A pod starts in a second, and the image needs no torch."""
     program = (
-        "import sys; import clotho_environment.cli, clotho_environment.serve, clotho_environment.process\n"
+        "import sys; import clotho_environment.cli\n"
+        "import clotho_environment.commands.serve, clotho_environment.commands.process\n"
         "from clotho_environment.entries import find_entry; find_entry('letters')\n"
         "print(*{'torch', 'transformers', 'datasets', 'numpy', 'verifiers', 'reasoning_gym'} & set(sys.modules))"
     )
@@ -137,16 +138,16 @@ async def test_a_model_that_hangs_keeps_what_it_did(tmp_path, inference):
 
 STOPS_AFTER_ONE = """
 import asyncio
-from clotho_environment.letters import Letters
+from clotho_environment.builtin.letters import Letters
 
 class Stops(Letters):
     tries = 0
 
-    async def rollout(self, item, policy):
+    async def rollout(self, item, client):
         self.tries += 1
         if self.tries > 1:
             await asyncio.Event().wait()
-        return await super().rollout(item, policy)
+        return await super().rollout(item, client)
 """
 
 
@@ -166,10 +167,10 @@ async def test_the_key_is_in_no_result(tmp_path, inference):
 
 TELLS = """
 import logging, os
-from clotho_environment.letters import Letters
+from clotho_environment.builtin.letters import Letters
 
 class Tells(Letters):
-    async def rollout(self, item, policy):
+    async def rollout(self, item, client):
         logging.getLogger("tells").warning("the key is %s", os.environ.get("OPENAI_API_KEY"))
-        raise RuntimeError(f"headers: {policy._session.headers}")
+        raise RuntimeError(f"headers: {client._session.headers}")
 """

@@ -13,7 +13,7 @@ from chart import generate
 from clotho.manager.metrics import Metrics as OperatorMetrics
 from clotho.manager.metrics import RunCollector
 from clotho_api_server.metrics import Metrics as ApiServerMetrics
-from clotho_environment.telemetry import Telemetry
+from clotho_environment.pod.telemetry import Telemetry
 from clotho_trainer.reporting.board import Board
 
 ROOT = Path(__file__).parents[3]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clotho_environment.completion import AnswerError, read_generate, read_openai
+from clotho_environment.sdk.completion import AnswerError, read_generate, read_openai
 
 CHAT = {
     "choices": [

@@ -1,7 +1,7 @@
 """Turns are joined into one training sequence exactly where the tokens really continue one another."""
 
 from clotho_environment import Completion, Conversation
-from clotho_environment.conversation import stitch
+from clotho_environment.sdk.conversation import stitch
 
 
 def turn(prompt, answer, version=1, text="answer"):

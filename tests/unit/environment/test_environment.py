@@ -5,12 +5,12 @@ from pydantic import Field
 
 from clotho_contract.description import ConfigField
 from clotho_environment import Completion, Config, Environment
-from clotho_environment.describe import describe
+from clotho_environment.builtin.letters import Letters
+from clotho_environment.commands.describe import describe
 from clotho_environment.entries import AtroposEntry, EntryError, NativeEntry, find_entry
-from clotho_environment.environment import InvalidConfigError, build
-from clotho_environment.failures import EnvironmentFailedError
-from clotho_environment.items import ItemStream
-from clotho_environment.letters import Letters
+from clotho_environment.rollouts.failures import EnvironmentFailedError
+from clotho_environment.rollouts.items import ItemStream
+from clotho_environment.sdk.environment import InvalidConfigError, build
 
 
 class SumsConfig(Config):
@@ -152,16 +152,16 @@ class TestEntries:
         assert find_entry("letters") == NativeEntry(Letters)
 
     def test_a_class_in_a_module(self):
-        assert find_entry("clotho_environment.letters:Letters").kind is Letters
+        assert find_entry("clotho_environment.builtin.letters:Letters").kind is Letters
 
     def test_a_file_with_one_environment(self, tmp_path):
         file = tmp_path / "one_environment.py"
         file.write_text(
             "from clotho_environment import Config, Environment, Group\n"
-            "from clotho_environment.letters import Letters\n"
+            "from clotho_environment.builtin.letters import Letters\n"
             "class Mine(Environment[Config, int]):\n"
             "    def items(self): return [1]\n"
-            "    async def rollout(self, item, policy): return None\n"
+            "    async def rollout(self, item, client): return None\n"
         )
         assert find_entry(str(file)).kind.__name__ == "Mine"
         assert find_entry(f"{file}:Letters").kind is Letters
@@ -177,7 +177,10 @@ class TestEntries:
             ("", "the environment has no entry; use letters, module:Class"),
             ("gsm8k", "'gsm8k' is no entry; use letters"),
             ("no_such_module:Thing", "module no_such_module cannot be imported: ModuleNotFoundError"),
-            ("clotho_environment.letters:Nope", "has no environment class Nope; its environment classes: Letters"),
+            (
+                "clotho_environment.builtin.letters:Nope",
+                "has no environment class Nope; its environment classes: Letters",
+            ),
             ("missing.py", "there is no file missing.py in this image"),
             ("atropos:missing.py", "there is no file missing.py in this image"),
         ],

@@ -2,8 +2,8 @@
 
 import pytest
 
-from clotho_environment.failures import next_setback, summarize
 from clotho_environment.retry import backoff, retry_after
+from clotho_environment.rollouts.failures import next_setback, summarize
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from clotho_environment import recorder
-from clotho_environment.completion import Completion
-from clotho_environment.recorder import Recorder
+from clotho_environment.sdk import recorder
+from clotho_environment.sdk.completion import Completion
+from clotho_environment.sdk.recorder import Recorder
 
 
 def turn(text: str) -> Completion:
@@ -15,8 +15,8 @@ def turn(text: str) -> Completion:
 
 def test_conversations_that_nobody_takes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "MOST_SESSIONS", 2)
-    policy: Any = None
-    recording = Recorder(policy)
+    client: Any = None
+    recording = Recorder(client)
     for session in ("first", "second", "first", "third"):
         recording._remember(session, turn(session))
     assert [len(recording.take(session).turns) for session in ("first", "second", "third")] == [2, 0, 1]

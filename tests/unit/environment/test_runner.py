@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from clotho_environment import Completion, Config, Environment, Group, PolicyError, PolicyUnavailableError
+from clotho_environment import Completion, Config, Environment, Group, InferenceError, InferenceUnavailableError
 from clotho_environment.api_server import ApiServerRefusedError
-from clotho_environment.environment import build
 from clotho_environment.group import InvalidGroupError
-from clotho_environment.policy import PolicyRefusedError
-from clotho_environment.runner import Limits, Runner
-from clotho_environment.telemetry import Telemetry
+from clotho_environment.pod.telemetry import Telemetry
+from clotho_environment.rollouts.runner import Limits, Runner
+from clotho_environment.sdk.environment import build
+from clotho_environment.sdk.sampling import InferenceUnauthorizedError
 
 ANSWER = Completion(text="ok", prompt_tokens=(1,), tokens=(2,), logprobs=(-0.5,), policy_version=0)
 
@@ -48,7 +48,7 @@ class MemoryServer:
 class Scripted(Environment[Config, int]):
     """Does what the test wants with each item; `None` in the script means a good group."""
 
-    async def rollout(self, item, policy):
+    async def rollout(self, item, client):
         return await self.behave(item)
 
     def items(self):
@@ -84,7 +84,7 @@ async def run(runner: Runner):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr("clotho_environment.failures.FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("clotho_environment.rollouts.failures.FIRST_PAUSE_SECONDS", 0.0)
 
 
 async def test_works_until_the_last_step_and_says_goodbye():
@@ -150,7 +150,7 @@ async def test_an_own_timeout_error_of_the_environment_is_a_failure_and_not_a_ha
 
 
 async def test_an_absent_policy_is_waited_for_and_is_nobodys_failure(monkeypatch):
-    outages = iter([PolicyUnavailableError("restarting")] * 10)
+    outages = iter([InferenceUnavailableError("restarting")] * 10)
 
     async def unlucky(item: int) -> Group:
         for outage in outages:
@@ -158,7 +158,7 @@ async def test_an_absent_policy_is_waited_for_and_is_nobodys_failure(monkeypatch
         return await good(item)
 
     real_sleep = asyncio.sleep
-    monkeypatch.setattr("clotho_environment.runner.asyncio.sleep", lambda _: real_sleep(0))
+    monkeypatch.setattr("clotho_environment.rollouts.runner.asyncio.sleep", lambda _: real_sleep(0))
     runner, telemetry = runner_for(unlucky, MemoryServer())
     assert (await run(runner)).reason == "Finished"
     assert rollouts(telemetry, "policy_unavailable") == 10
@@ -167,7 +167,7 @@ async def test_an_absent_policy_is_waited_for_and_is_nobodys_failure(monkeypatch
 @pytest.mark.parametrize(
     ("refusal", "reason"),
     [
-        (PolicyRefusedError("the inference server refuses our token"), "Unauthorized"),
+        (InferenceUnauthorizedError("the inference server refuses our token"), "Unauthorized"),
         (ApiServerRefusedError("the API server refuses our token", "Unauthorized"), "Unauthorized"),
         (ApiServerRefusedError("group_size 3 does not divide the batch"), "InvalidConfig"),
     ],
@@ -180,7 +180,7 @@ async def test_what_cannot_heal_ends_at_once(refusal, reason):
 
 async def test_a_wrong_request_to_the_policy_is_the_environments_failure():
     async def wrong(_: int):
-        raise PolicyError("POST /v1/completions: 400 n must be positive")
+        raise InferenceError("POST /v1/completions: 400 n must be positive")
 
     runner, _ = runner_for(wrong, MemoryServer())
     assert "n must be positive" in (await run(runner)).message
@@ -244,7 +244,7 @@ async def test_stop_drops_what_does_not_finish_in_time():
 
 
 async def test_code_that_swallows_cancellation_does_not_hold_up_the_end(monkeypatch):
-    monkeypatch.setattr("clotho_environment.runner.CANCEL_SECONDS", 0.01)
+    monkeypatch.setattr("clotho_environment.rollouts.runner.CANCEL_SECONDS", 0.01)
     cancelled = asyncio.Semaphore(0)
 
     async def stubborn(item: int):

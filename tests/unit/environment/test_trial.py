@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from clotho_contract.termination import Termination
-from clotho_environment.trial import OUTPUT_LIMIT, Tally
+from clotho_environment.commands.trial import OUTPUT_LIMIT, Tally
 
 KEY = "sk-" + "0123456789" * 4
 

@@ -17,9 +17,9 @@ from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_environment.api_server import PROTOCOL, new_key
 from clotho_environment.atropos.scored import Scored
 from clotho_environment.atropos.versions import VersionMemory
-from clotho_environment.completion import AnswerError, read_generate
+from clotho_environment.pod.telemetry import Telemetry
 from clotho_environment.retry import backoff, retry_after
-from clotho_environment.telemetry import Telemetry
+from clotho_environment.sdk.completion import AnswerError, read_generate
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from clotho_environment import Completion, Config, Environment, Group, Policy
+from clotho_environment import Completion, Config, Environment, Group, SamplingClient
 
 
 class Broken(Environment[Config, int]):
@@ -12,24 +12,24 @@ class Broken(Environment[Config, int]):
 
 
 class Raises(Broken):
-    async def rollout(self, item: int, policy: Policy):
+    async def rollout(self, item: int, client: SamplingClient):
         raise ZeroDivisionError("the scorer divides by nothing")
 
 
 class Hangs(Broken):
-    async def rollout(self, item: int, policy: Policy):
+    async def rollout(self, item: int, client: SamplingClient):
         await asyncio.Event().wait()
 
 
 class Blocks(Broken):
-    async def rollout(self, item: int, policy: Policy):
+    async def rollout(self, item: int, client: SamplingClient):
         while True:
             pass
 
 
 class Garbage(Broken):
-    async def rollout(self, item: int, policy: Policy):
-        completions = await policy.complete("a>")
+    async def rollout(self, item: int, client: SamplingClient):
+        completions = await client.complete("a>")
         return Group(completions, [float("nan")] * len(completions))
 
 
@@ -41,13 +41,13 @@ class LeavesThreadsBehind(Broken):
 
         threading.Thread(target=threading.Event().wait).start()
 
-    async def rollout(self, item: int, policy: Policy):
-        completions = await policy.complete("a>")
+    async def rollout(self, item: int, client: SamplingClient):
+        completions = await client.complete("a>")
         return Group(completions, [1.0] * len(completions))
 
 
 class Curious(Broken):
     """Shows whether the outside world can be seen from an attempt made by hand."""
 
-    async def rollout(self, item: int, policy: Policy):
+    async def rollout(self, item: int, client: SamplingClient):
         return Group([Completion(text=os.environ.get("CLOTHO_ENVIRONMENT", ""))], [1.0])

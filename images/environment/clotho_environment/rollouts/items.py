@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from clotho_environment.environment import AnyEnvironment
-from clotho_environment.failures import EnvironmentFailedError
+from clotho_environment.rollouts.failures import EnvironmentFailedError
+from clotho_environment.sdk.environment import AnyEnvironment
 
 
 class ItemStream:

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from clotho_environment.conversation import Conversation
-from clotho_environment.environment import Config, Environment
-from clotho_environment.failures import EnvironmentFailedError
 from clotho_environment.group import Group
-from clotho_environment.policy import Policy
-from clotho_environment.recorder import Recorder
+from clotho_environment.rollouts.failures import EnvironmentFailedError
+from clotho_environment.sdk.conversation import Conversation
+from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.recorder import Recorder
+from clotho_environment.sdk.sampling import SamplingClient
 
 try:
     import verifiers.v1 as vf  # type: ignore[import-untyped]
@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise ImportError("this image has no verifiers; install the extra clotho[environment-verifiers]") from error
 
-from clotho_environment.adapters import verifiers_harness
+from clotho_environment.builtin import verifiers_harness
 
 
 class VerifiersConfig(Config):
@@ -66,8 +66,8 @@ class Verifiers(Environment[VerifiersConfig, Any]):
     def items(self) -> Iterator[Any]:
         yield from self._env.taskset
 
-    async def rollout(self, item: Any, policy: Policy) -> Group:
-        recorder = await self._record(policy)
+    async def rollout(self, item: Any, client: SamplingClient) -> Group:
+        recorder = await self._record(client)
         played = await asyncio.gather(*(self._play(item, recorder) for _ in range(self.config.group_size)))
         return Group([conversation for conversation, _ in played], [reward for _, reward in played])
 
@@ -87,8 +87,8 @@ class Verifiers(Environment[VerifiersConfig, Any]):
     def _sampling(self) -> Any:
         return vf.types.SamplingConfig(temperature=self.config.temperature, max_tokens=self.config.max_tokens)
 
-    async def _record(self, policy: Policy) -> Recorder:
+    async def _record(self, client: SamplingClient) -> Recorder:
         async with self._starting:
             if self._recorder is None:
-                self._recorder = await self._stack.enter_async_context(Recorder(policy).listening())
+                self._recorder = await self._stack.enter_async_context(Recorder(client).listening())
             return self._recorder

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clotho_contract.config import DEFAULT_GROUP_SIZE
 from clotho_environment.group import Group
-from clotho_environment.policy import Defaults, Policy
+from clotho_environment.sdk.sampling import Defaults, SamplingClient
 
 
 class Config(BaseModel):
@@ -74,11 +74,11 @@ class Environment(Generic[ConfigT, ItemT]):
         """The tasks, in order; when they end, they start again."""
         raise NotImplementedError(f"{type(self).__name__} has no items()")
 
-    async def rollout(self, item: ItemT, policy: Policy) -> Group | None:
+    async def rollout(self, item: ItemT, client: SamplingClient) -> Group | None:
         """Let the policy attempt the item `group_size` times and score each attempt; None skips the item."""
         raise NotImplementedError(f"{type(self).__name__} has no rollout()")
 
-    async def evaluate(self, policy: Policy) -> Mapping[str, float] | None:
+    async def evaluate(self, client: SamplingClient) -> Mapping[str, float] | None:
         """Measure the policy, every `evaluate_every_steps` steps; names and numbers go to the log and to metrics."""
         return None
 

@@ -11,11 +11,11 @@ import msgspec
 from clotho_contract.termination import Reason, Termination
 from clotho_environment.connections import open_session
 from clotho_environment.entries import NativeEntry
-from clotho_environment.environment import AnyEnvironment, build
-from clotho_environment.failures import FailureLog, summarize
 from clotho_environment.group import Group, check_group, check_scores, encode_group
-from clotho_environment.items import ItemStream
-from clotho_environment.policy import Policy, PolicyRefusedError, PolicyUnavailableError
+from clotho_environment.rollouts.failures import FailureLog, summarize
+from clotho_environment.rollouts.items import ItemStream
+from clotho_environment.sdk.environment import AnyEnvironment, build
+from clotho_environment.sdk.sampling import InferenceUnauthorizedError, InferenceUnavailableError, SamplingClient
 
 log = logging.getLogger(__name__)
 
@@ -46,19 +46,19 @@ class Order:
 async def process_entry(entry: NativeEntry, order: Order) -> Termination:
     environment = build(entry.kind, {**order.config, **entry.preset})
     async with open_session(order.target.key) as session:
-        policy = Policy(
+        client = SamplingClient(
             session,
             order.target.base_url,
             model=order.target.model,
             defaults=environment.config.sampling,
             want_tokens=order.target.has_tokens,
         )
-        return await process(environment, policy, order)
+        return await process(environment, client, order)
 
 
-async def process(environment: AnyEnvironment, policy: Policy, order: Order) -> Termination:
+async def process(environment: AnyEnvironment, client: SamplingClient, order: Order) -> Termination:
     """Writes each group as soon as it is there, so that a deadline loses only what was not finished."""
-    producer = _Producer(environment, policy, order.write_line, want_tokens=order.target.has_tokens)
+    producer = _Producer(environment, client, order.write_line, want_tokens=order.target.has_tokens)
     work = asyncio.create_task(producer.produce_all(order.groups))
     try:
         await asyncio.wait({work}, timeout=order.deadline_seconds)
@@ -75,19 +75,19 @@ async def process(environment: AnyEnvironment, policy: Policy, order: Order) -> 
 
 def _reason(error: Exception) -> Reason:
     match error:
-        case PolicyRefusedError():
+        case InferenceUnauthorizedError():
             return "Unauthorized"
-        case PolicyUnavailableError():
+        case InferenceUnavailableError():
             return "DependencyUnavailable"
     return "EnvironmentFailed"
 
 
 class _Producer:
     def __init__(
-        self, environment: AnyEnvironment, policy: Policy, write_line: WriteLine, *, want_tokens: bool
+        self, environment: AnyEnvironment, client: SamplingClient, write_line: WriteLine, *, want_tokens: bool
     ) -> None:
         self._environment = environment
-        self._policy = policy
+        self._client = client
         self._write_line = write_line
         self._want_tokens = want_tokens
         self._items = ItemStream(environment)
@@ -104,8 +104,8 @@ class _Producer:
     async def _produce(self, groups: int) -> None:
         while groups:
             try:
-                line = self._line(await self._environment.rollout(await self._items.next(), self._policy))
-            except (PolicyRefusedError, PolicyUnavailableError):
+                line = self._line(await self._environment.rollout(await self._items.next(), self._client))
+            except (InferenceUnauthorizedError, InferenceUnavailableError):
                 raise
             except Exception as error:
                 self._last_problem = summarize(error)

@@ -15,10 +15,10 @@ from clotho_contract import termination
 from clotho_contract.description import ConfigField, Description
 from clotho_contract.names import TERMINATION_MESSAGE_VARIABLE
 from clotho_contract.termination import Termination
-from clotho_environment.apart import run_apart
 from clotho_environment.atropos.introspect import field_schema
 from clotho_environment.entries import NativeEntry
-from clotho_environment.serve import status_server, stop_signal
+from clotho_environment.pod.isolated import run_apart
+from clotho_environment.pod.status import status_server, stop_signal
 
 SIZE_LIMIT: Final = 4 * 1024**2  # of what a child reports, before it is cut to the contract's size
 

@@ -9,23 +9,23 @@ import aiohttp
 import msgspec
 
 from clotho_contract.names import POLICY_VERSION_HEADER
-from clotho_environment.completion import AnswerError, Completion, Message, read_generate, read_openai
-from clotho_environment.conversation import Conversation
 from clotho_environment.retry import backoff, retry_after
+from clotho_environment.sdk.completion import AnswerError, Completion, Message, read_generate, read_openai
+from clotho_environment.sdk.conversation import Conversation
 
 Reader = Callable[[bytes, int | None], list[Completion]]
 Ask = Callable[[int], Awaitable[list[Completion]]]
 
 
-class PolicyError(Exception):
+class InferenceError(Exception):
     """The request is wrong: asking again cannot help."""
 
 
-class PolicyRefusedError(PolicyError):
+class InferenceUnauthorizedError(InferenceError):
     """The inference server does not take our token."""
 
 
-class PolicyUnavailableError(Exception):
+class InferenceUnavailableError(Exception):
     """The inference server does not answer for now; the runner waits and tries another time."""
 
 
@@ -38,7 +38,7 @@ class Defaults:
     temperature: float | None = None
 
 
-class Policy:
+class SamplingClient:
     """Every method takes `n` samples (the environment's group size unless said otherwise).
 
     `max_tokens`, `temperature`, `stop` and any other sampling parameter of the server can be given by name.
@@ -146,7 +146,7 @@ class Policy:
             except _TransientError as error:
                 pause = error.pause if error.pause is not None else delay
                 if asyncio.get_running_loop().time() + pause > deadline:
-                    raise PolicyUnavailableError(
+                    raise InferenceUnavailableError(
                         f"the inference server at {self._base_url} does not answer: {error}"
                     ) from None
                 await asyncio.sleep(pause)
@@ -162,14 +162,16 @@ class Policy:
         if response.status == 429 or response.status >= 500:
             raise _TransientError(f"{response.status} {_excerpt(answer)}", retry_after(response.headers))
         if response.status in (401, 403):
-            raise PolicyRefusedError(f"the inference server at {self._base_url} refuses our token ({response.status})")
+            raise InferenceUnauthorizedError(
+                f"the inference server at {self._base_url} refuses our token ({response.status})"
+            )
         if response.status >= 400:
-            raise PolicyError(f"POST {path}: {response.status} {_excerpt(answer)}")
+            raise InferenceError(f"POST {path}: {response.status} {_excerpt(answer)}")
         version = response.headers.get(POLICY_VERSION_HEADER, "")
         try:
             return read(answer, int(version) if version.isdecimal() else None)
         except AnswerError as error:
-            raise PolicyError(f"POST {path}: {error}") from error
+            raise InferenceError(f"POST {path}: {error}") from error
 
 
 class _TransientError(Exception):

@@ -16,16 +16,17 @@ from clotho_contract import description as contract
 from clotho_contract.config import EnvironmentConfig, RunConfig
 from clotho_contract.description import Description
 from clotho_contract.termination import Termination
-from clotho_environment.apart import run_apart
 from clotho_environment.atropos import introspect
 from clotho_environment.atropos.child import Child, child_process
 from clotho_environment.atropos.config import INFRASTRUCTURE, render_process, render_serve, to_yaml
 from clotho_environment.atropos.gateway import Gateway
+from clotho_environment.commands.process import Order
+from clotho_environment.commands.serve import check_batch, current_steps
 from clotho_environment.connections import open_session
 from clotho_environment.entries import EntryError
-from clotho_environment.process import Order
-from clotho_environment.serve import check_batch, current_steps, status_server, stop_signal
-from clotho_environment.telemetry import Telemetry
+from clotho_environment.pod.isolated import run_apart
+from clotho_environment.pod.status import status_server, stop_signal
+from clotho_environment.pod.telemetry import Telemetry
 from clotho_environment.tokenizer import tokenizer_path
 
 log = logging.getLogger(__name__)

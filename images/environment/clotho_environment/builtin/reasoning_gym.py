@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from clotho_environment.completion import Message
-from clotho_environment.environment import Config, Environment
 from clotho_environment.group import Group
-from clotho_environment.policy import Policy
+from clotho_environment.sdk.completion import Message
+from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.sampling import SamplingClient
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", SyntaxWarning)  # of a dependency, on its first import
@@ -58,18 +58,18 @@ class ReasoningGym(Environment[ReasoningGymConfig, dict[str, Any]]):
         for entry in entries:
             yield entry
 
-    async def rollout(self, item: dict[str, Any], policy: Policy) -> Group:
+    async def rollout(self, item: dict[str, Any], client: SamplingClient) -> Group:
         messages = self._messages(item)
-        completions = await policy.chat(messages)
+        completions = await client.chat(messages)
         return Group(
             completions,
             [self.score(item, completion.text) for completion in completions],
             messages=[[*messages, completion.message] for completion in completions],
         )
 
-    async def evaluate(self, policy: Policy) -> Mapping[str, float]:
+    async def evaluate(self, client: SamplingClient) -> Mapping[str, float]:
         async def attempt(entry: dict[str, Any]) -> float:
-            (completion,) = await policy.chat(self._messages(entry), n=1)
+            (completion,) = await client.chat(self._messages(entry), n=1)
             return self.score(entry, completion.text)
 
         scores = await asyncio.gather(*map(attempt, self._held_out))

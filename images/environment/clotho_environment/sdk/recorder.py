@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from clotho_environment.completion import Completion, Message
-from clotho_environment.conversation import Conversation
-from clotho_environment.policy import Policy, PolicyError, PolicyUnavailableError
+from clotho_environment.sdk.completion import Completion, Message
+from clotho_environment.sdk.conversation import Conversation
+from clotho_environment.sdk.sampling import InferenceError, InferenceUnavailableError, SamplingClient
 
 SESSION_HEADER: Final = "X-Session-ID"  # what tells the conversations of concurrent agents apart
 MOST_SESSIONS: Final = 4096  # far more than agents at once
@@ -22,8 +22,8 @@ _NOT_SAMPLING: Final = frozenset({"model", "messages", "tools", "n", "stream", "
 class Recorder:
     """Agents talk to `base_url`; afterwards `take(session)` gives the conversation that was really sampled."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self, client: SamplingClient) -> None:
+        self._client = client
         self._turns: OrderedDict[str, list[Completion]] = OrderedDict()
         self.base_url = ""
 
@@ -49,10 +49,10 @@ class Recorder:
             if body.get("stream"):
                 return _problem(400, "streaming is not supported here")
             sampling = {key: value for key, value in body.items() if key not in _NOT_SAMPLING and value is not None}
-            (turn,) = await self._policy.chat(body.get("messages", []), n=1, tools=body.get("tools"), **sampling)
-        except (msgspec.MsgspecError, PolicyError) as error:
+            (turn,) = await self._client.chat(body.get("messages", []), n=1, tools=body.get("tools"), **sampling)
+        except (msgspec.MsgspecError, InferenceError) as error:
             return _problem(400, str(error))
-        except PolicyUnavailableError as error:
+        except InferenceUnavailableError as error:
             return _problem(503, str(error))
         self._remember(request.headers.get(SESSION_HEADER, ""), turn)
         return web.Response(body=_answer(turn, str(body.get("model"))), content_type="application/json")
@@ -66,7 +66,7 @@ class Recorder:
 
 
 async def _over(_: Sequence[Message]) -> Completion:
-    raise PolicyError("this conversation is over: it was recorded from another program")
+    raise InferenceError("this conversation is over: it was recorded from another program")
 
 
 def _answer(turn: Completion, model: str) -> bytes:

@@ -4,27 +4,23 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-
-from aiohttp import web
-from prometheus_client import CollectorRegistry
 
 import clotho_contract.config as run_config
 from clotho_contract import termination
 from clotho_contract.config import ConfigError, EnvironmentConfig, RunConfig
-from clotho_contract.serving import Check, add_health_routes
 from clotho_contract.termination import Termination
 from clotho_environment.api_server import ApiServer, Registration
 from clotho_environment.connections import open_session
 from clotho_environment.entries import NativeEntry
-from clotho_environment.environment import AnyEnvironment, InvalidConfigError, build
-from clotho_environment.policy import Policy
-from clotho_environment.runner import Limits, Runner
-from clotho_environment.telemetry import Telemetry
-from clotho_environment.watchdog import Watchdog
+from clotho_environment.pod.status import status_server, stop_signal
+from clotho_environment.pod.telemetry import Telemetry
+from clotho_environment.pod.watchdog import Watchdog
+from clotho_environment.rollouts.runner import Limits, Runner
+from clotho_environment.sdk.environment import AnyEnvironment, InvalidConfigError, build
+from clotho_environment.sdk.sampling import SamplingClient
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +35,9 @@ async def serve(
     async with open_session(token) as inference, open_session(token, total_seconds=120) as trajectories:
         runner = Runner(
             environment,
-            Policy(inference, run.endpoints.inference, model=run.model.name, defaults=environment.config.sampling),
+            SamplingClient(
+                inference, run.endpoints.inference, model=run.model.name, defaults=environment.config.sampling
+            ),
             ApiServer(trajectories, run.endpoints.api_server, _registration(environment, run, place)),
             Limits(max_tokens=run.training.max_tokens, steps=lambda: current_steps(run, config_path)),
             telemetry,
@@ -59,30 +57,6 @@ def check_batch(batch_size: int, group_size: int, name: str) -> None:
             f"training.batchSize: {batch_size} is not a multiple of group_size {group_size} "
             f"(environment {name}); use {use}"
         )
-
-
-def stop_signal() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
-
-
-@asynccontextmanager
-async def status_server(
-    port: int, *, healthy: Check, ready: Check, registry: CollectorRegistry, routes: Sequence[web.RouteDef] = ()
-) -> AsyncIterator[None]:
-    app = web.Application()
-    app.add_routes(routes)
-    add_health_routes(app, healthy=healthy, ready=ready, registry=registry)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 - the kubelet probes the pod's address
-        yield
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from clotho_contract.termination import Reason, Termination
 from clotho_environment.api_server import ApiServer, ApiServerRefusedError
-from clotho_environment.environment import AnyEnvironment
-from clotho_environment.failures import EnvironmentFailedError, FailureLog, summarize
 from clotho_environment.group import Group, InvalidGroupError, Sequence, check_group
-from clotho_environment.items import ItemStream
-from clotho_environment.policy import Policy, PolicyRefusedError, PolicyUnavailableError
-from clotho_environment.telemetry import Outcome, Telemetry
+from clotho_environment.pod.telemetry import Outcome, Telemetry
+from clotho_environment.rollouts.failures import EnvironmentFailedError, FailureLog, summarize
+from clotho_environment.rollouts.items import ItemStream
+from clotho_environment.sdk.environment import AnyEnvironment
+from clotho_environment.sdk.sampling import InferenceUnauthorizedError, InferenceUnavailableError, SamplingClient
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,15 @@ class Limits:
 
 class Runner:
     def __init__(
-        self, environment: AnyEnvironment, policy: Policy, api_server: ApiServer, limits: Limits, telemetry: Telemetry
+        self,
+        environment: AnyEnvironment,
+        client: SamplingClient,
+        api_server: ApiServer,
+        limits: Limits,
+        telemetry: Telemetry,
     ) -> None:
         self._environment = environment
-        self._policy = policy
+        self._client = client
         self._api_server = api_server
         self._limits = limits
         self._telemetry = telemetry
@@ -49,7 +54,7 @@ class Runner:
         self._stopping = False
         self._fruitless = 0
         self._waiting = 0
-        self._policy_is_away = False
+        self._inference_is_away = False
         self._step = 0
         self._evaluation: asyncio.Task[None] | None = None
         self.last_activity = time.monotonic()
@@ -113,7 +118,7 @@ class Runner:
                 return self._end("EnvironmentFailed", str(error))
             case ApiServerRefusedError():
                 return self._end(error.reason, str(error))
-            case PolicyRefusedError():
+            case InferenceUnauthorizedError():
                 return self._end("Unauthorized", str(error))
         log.error("the environment kit failed", exc_info=error)
         return self._end("InternalError", summarize(error))
@@ -160,14 +165,14 @@ class Runner:
         """One item from draw to delivery; answers how long to rest before the next."""
         try:
             group = await self._attempt()
-            self._mark_policy(None)
+            self._mark_inference(None)
             await self._deliver(group)
             return 0.0
-        except PolicyUnavailableError as error:
+        except InferenceUnavailableError as error:
             self._telemetry.count("policy_unavailable")
-            self._mark_policy(str(error))
+            self._mark_inference(str(error))
             return 1.0
-        except (EnvironmentFailedError, ApiServerRefusedError, PolicyRefusedError):
+        except (EnvironmentFailedError, ApiServerRefusedError, InferenceUnauthorizedError):
             raise
         except RolloutTimedOutError as error:
             return self._setback("timed_out", error)
@@ -176,13 +181,13 @@ class Runner:
         except Exception as error:
             return self._setback("failed", error)
 
-    def _mark_policy(self, problem: str | None) -> None:
+    def _mark_inference(self, problem: str | None) -> None:
         """Said once for an outage, not once for each worker and try."""
-        if problem and not self._policy_is_away:
+        if problem and not self._inference_is_away:
             log.warning("%s", problem)
-        elif not problem and self._policy_is_away:
+        elif not problem and self._inference_is_away:
             log.info("the inference server answers again")
-        self._policy_is_away = problem is not None
+        self._inference_is_away = problem is not None
 
     async def _attempt(self) -> Group | None:
         seconds = self._environment.config.rollout_timeout_seconds
@@ -191,7 +196,7 @@ class Runner:
             with self._telemetry.in_flight.track_inprogress(), self._telemetry.rollout_seconds.time():
                 async with deadline:
                     item = await self._items.next()
-                    group: Group | None = await self._environment.rollout(item, self._policy)
+                    group: Group | None = await self._environment.rollout(item, self._client)
                     return group
         except TimeoutError as error:
             if not deadline.expired():  # the environment's own
@@ -265,7 +270,7 @@ class Runner:
         """A failing evaluation is said and forgotten: training does not depend on it."""
         try:
             async with asyncio.timeout(self._environment.config.rollout_timeout_seconds):
-                measures = await self._environment.evaluate(self._policy)
+                measures = await self._environment.evaluate(self._client)
         except Exception as error:
             log.error("evaluate() failed at step %d: %s", step, summarize(error), exc_info=error)
             return

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import Field
 
-from clotho_environment.environment import Config, Environment
 from clotho_environment.group import Group
-from clotho_environment.policy import Policy
+from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.sampling import SamplingClient
 
 
 class LettersConfig(Config):
@@ -24,15 +24,15 @@ class Letters(Environment[LettersConfig, str]):
         start = self.random.randrange(len(letters))
         return itertools.islice(itertools.cycle(letters), start, start + len(letters))
 
-    async def rollout(self, item: str, policy: Policy) -> Group:
-        completions = await policy.complete(f"{item}>")
+    async def rollout(self, item: str, client: SamplingClient) -> Group:
+        completions = await client.complete(f"{item}>")
         return Group(completions, [self.score(item, completion.text) for completion in completions])
 
-    async def evaluate(self, policy: Policy) -> Mapping[str, float]:
+    async def evaluate(self, client: SamplingClient) -> Mapping[str, float]:
         scores = [
             self.score(letter, completion.text)
             for letter in self.config.letters
-            for completion in await policy.complete(f"{letter}>", n=1)
+            for completion in await client.complete(f"{letter}>", n=1)
         ]
         return {"score_mean": sum(scores) / len(scores)}
 

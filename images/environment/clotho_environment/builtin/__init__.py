@@ -1,0 +1,1 @@
+"""The environments that come with the image: `letters`, and adapters for other libraries."""

@@ -1,0 +1,1 @@
+"""What surrounds environment code in its pod: probes, signals, metrics, child processes."""

@@ -1,0 +1,1 @@
+"""Runs the rollouts of an environment and submits their groups."""
