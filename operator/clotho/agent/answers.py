@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from clotho.api.draft import Draft, Setting
 from clotho.api.metadata import Metadata
+from clotho.authoring.draft import Draft, Setting
 from clotho.render.names import run_id
 
 Object = Mapping[str, Any]

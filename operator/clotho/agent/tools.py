@@ -14,8 +14,8 @@ from clotho.agent import answers
 from clotho.agent.answers import Answer
 from clotho.agent.evaluations import percent_correct
 from clotho.agent.rate_limit import take_turn
-from clotho.api.draft import Draft, RefusedEditError
-from clotho.api.inference_test import TIDY_SECONDS
+from clotho.api.inference_tests import TIDY_SECONDS
+from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.cluster.credentials import CredentialsError
 from clotho.cluster.drafting import begin_draft, fresh_name
 from clotho.cluster.inference_tests import TestOrder, wait_for_test

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from clotho.api import environment, inference_test, names, rules
+from clotho.api import environment, inference_tests, names, rules
 from clotho.api.environment import CatalogueSpec, EnvironmentStatus
-from clotho.api.inference_test import InferenceTestSpec, InferenceTestStatus
+from clotho.api.inference_tests import InferenceTestSpec, InferenceTestStatus
 from clotho.api.schema import Schema
 from clotho.api.status import TrainingRunStatus
 from clotho.api.training_policy import TrainingPolicySpec
@@ -99,7 +99,7 @@ INFERENCE_TEST: Final = Definition(
         _column("Environment", "string", ".spec.environmentName", priority=1),
         _MESSAGE,
     ),
-    rules=inference_test.RULES,
+    rules=inference_tests.RULES,
     fresh={"observedGeneration": -1, "phase": "Pending"},
     always={"phase": "Pending"},
 )

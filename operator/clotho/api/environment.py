@@ -69,6 +69,21 @@ class Environment(Struct, frozen=True, kw_only=True):
     def entry(self) -> str:
         return self.spec.entry or self.metadata.name
 
+    @property
+    def is_described(self) -> bool:
+        ready = self.status.condition("Ready")
+        return self._status_is_current and ready is not None and ready.status == "True"
+
+    @property
+    def stall_message(self) -> str:
+        """Empty unless the present spec does not work."""
+        stalled = self.status.condition("Stalled")
+        return stalled.message if stalled is not None and self._status_is_current else ""
+
+    @property
+    def _status_is_current(self) -> bool:
+        return self.status.observed_generation == self.metadata.generation
+
 
 class UnreadableEnvironment(Struct, frozen=True, kw_only=True):
     """Its spec does not decode (the CRD was changed under it); its status can still say so."""

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from clotho.api.phases import FINISHED_EXPORT_PHASES, FINISHED_PHASES, ExportPhase, Phase
 from clotho_contract.progress import CheckpointInfo, HistorySample
 
-Phase = Literal["Pending", "Starting", "Running", "Stopping", "Stopped", "Completed", "Failed", "Suspended"]
-FINISHED_PHASES: frozenset[Phase] = frozenset({"Stopped", "Completed", "Failed"})
 ConditionType = Literal[
     "Accepted",
     "APIServerReady",
@@ -107,9 +106,7 @@ class ExportedFileStatus(StatusPart, frozen=True):
 class ExportStatus(StatusPart, frozen=True):
     """How the export that spec.export asks for is doing; a failed one leaves the run completed."""
 
-    phase: Annotated[
-        Literal["Pending", "Running", "Completed", "Failed"], Meta(description="Where the export is in its life.")
-    ]
+    phase: Annotated[ExportPhase, Meta(description="Where the export is in its life.")]
     settings: Annotated[str, Meta(description="Fingerprint of the spec.export that this is about.")]
     message: Annotated[str, Meta(description="One sentence for people.")] = ""
     percent: Annotated[int, Meta(description="How much of the present file is written or sent.")] = 0
@@ -124,7 +121,7 @@ class ExportStatus(StatusPart, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        return self.phase in ("Completed", "Failed")
+        return self.phase in FINISHED_EXPORT_PHASES
 
 
 class StallStatus(StatusPart, frozen=True):

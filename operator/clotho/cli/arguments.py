@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from clotho.api.nearest import nearest
+from clotho.authoring.nearest import nearest
 from clotho.cli.failure import Exit
 
 FORMATS = ("table", "json", "yaml")

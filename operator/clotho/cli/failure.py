@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
-from clotho.api.nearest import nearest
+from clotho.authoring.nearest import nearest
 
 
 class Exit(IntEnum):

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from clotho.api import environment, training_policy
-from clotho.api.draft import Draft, RefusedEditError
 from clotho.api.environment import Environment
-from clotho.api.nearest import nearest
 from clotho.api.policy import Policy, combine
+from clotho.authoring.draft import Draft, RefusedEditError
+from clotho.authoring.nearest import nearest
 from clotho.cluster.workspace import Workspace
 
 NAME_LIMIT: Final = 63

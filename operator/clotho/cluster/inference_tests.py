@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from clotho.api.inference_test import DEFAULT_MODELS, FINISHED, OPENROUTER
+from clotho.api.inference_tests import DEFAULT_MODELS, OPENROUTER
+from clotho.api.phases import FINISHED_TEST_PHASES
 from clotho.cluster.client import Object
 from clotho.cluster.workspace import Workspace
 
@@ -63,6 +64,6 @@ async def wait_for_test(workspace: Workspace, name: str, patience_seconds: float
             if test["metadata"]["resourceVersion"] != heard:
                 heard = test["metadata"]["resourceVersion"]
                 await listener(test)
-            if test.get("status", {}).get("phase") in FINISHED:
+            if test.get("status", {}).get("phase") in FINISHED_TEST_PHASES:
                 return test
             await asyncio.sleep(POLL_SECONDS)

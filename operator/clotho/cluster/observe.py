@@ -1,7 +1,7 @@
 """Gathers what is known of one object of ours into what its planner wants to see."""
 
 from clotho.api.environment import AnyEnvironment, Environment
-from clotho.api.inference_test import AnyTest, InferenceTest
+from clotho.api.inference_tests import AnyTest, InferenceTest
 from clotho.api.training_run import TrainingRun
 from clotho.cluster.apply import Writer
 from clotho.cluster.cache import Key
@@ -11,8 +11,8 @@ from clotho.cluster.files import files_hash
 from clotho.cluster.places import Places
 from clotho.cluster.probe import Prober
 from clotho.cluster.store import AnyRun, Store
-from clotho.plan.describe import EnvironmentSeen
-from clotho.plan.inference_test import TestSeen
+from clotho.plan.environments import EnvironmentSeen
+from clotho.plan.inference_tests import TestSeen
 from clotho.plan.model import ObjectKey, Observed
 from clotho.render.names import base_name
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from clotho.api.status import TrainingRunStatus
 from clotho.cluster.store import AnyRun, Store, run_key
-from clotho.plan.turn import holds_place, limits_active_runs, runs_ahead, wants_place
+from clotho.plan.run.queueing import is_admitted, is_queueing, limits_active_runs, runs_ahead
 
 
 class Places:
@@ -16,7 +16,7 @@ class Places:
     def ahead_of(self, run: AnyRun) -> int:
         namespace = run.metadata.namespace
         is_counted = any(map(limits_active_runs, self._store.policies_in(namespace)))
-        if not is_counted or holds_place(run.status):
+        if not is_counted or is_admitted(run.status):
             return 0
         return runs_ahead(run, self._store.runs_in(namespace), self._taking)
 
@@ -24,7 +24,7 @@ class Places:
     def while_writing(self, run: AnyRun, status: TrainingRunStatus | None) -> Iterator[None]:
         """A place that is being taken is nobody else's; when one is given up, those in line hear of it."""
         uid, had_claim = run.metadata.uid, _has_claim(run)
-        if status is not None and holds_place(status):
+        if status is not None and is_admitted(status):
             self._taking.add(uid)
         try:
             yield
@@ -41,4 +41,4 @@ class Places:
 
 
 def _has_claim(run: AnyRun) -> bool:
-    return holds_place(run.status) or wants_place(run)
+    return is_admitted(run.status) or is_queueing(run)

@@ -9,19 +9,19 @@ import msgspec
 from msgspec import Struct
 
 from clotho.api.names import API_SERVER, EXPORTER, TRAINER
+from clotho.api.phases import RESTING_PHASES
 from clotho.api.training_run import TrainingRun
 from clotho.cluster.cache import Key
 from clotho.cluster.http_get import ProbeFailed, http_get
 from clotho.cluster.store import Store
 from clotho.plan.model import Probe, Probes, QueueStatus
 from clotho.plan.pods import Pod
-from clotho.plan.progress import told_time
+from clotho.plan.run.progress import told_time
 from clotho_contract import progress
 from clotho_contract.exports import ExportProgress
 from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, TRAINER_STATUS_PORT
 
 Target = Literal["trainer", "api_server", "inference", "exporter"]
-QUIET: frozenset[str] = frozenset({"Stopped", "Completed", "Failed", "Suspended"})
 
 
 class ProbeTimes(Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def pause(run: TrainingRun, times: ProbeTimes) -> float | None:
 
 def _may_speak(run: TrainingRun) -> bool:
     is_exporting = run.status.phase == "Completed" and run.status.export is not None and not run.status.export.is_over
-    return is_exporting or run.status.phase not in QUIET
+    return is_exporting or run.status.phase not in RESTING_PHASES
 
 
 def _only(pods: tuple[Pod, ...], component: str) -> Pod | None:

@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from clotho.api import environment, inference_test, training_policy
+from clotho.api import environment, inference_tests, training_policy
 from clotho.api.environment import AnyEnvironment
-from clotho.api.inference_test import AnyTest, InferenceTest
+from clotho.api.inference_tests import AnyTest, InferenceTest
 from clotho.api.metadata import Metadata
 from clotho.api.names import FINGERPRINT_ANNOTATION, KIND, OWNER_LABELS, PLURALS, UID_LABEL, OwnerKind
 from clotho.api.training_policy import AnyPolicy
@@ -205,7 +205,7 @@ def _seen(metadata: Metadata) -> ObjectSeen:
 _PARSERS: Final[Mapping[Kind, Callable[[Mapping[str, Any]], Object]]] = {
     "TrainingRun": parse,
     "Environment": environment.parse,
-    "InferenceTest": inference_test.parse,
+    "InferenceTest": inference_tests.parse,
     "TrainingPolicy": training_policy.parse,
 }
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from clotho.api.names import API_VERSION, GROUP, RUN_LABEL, VERSION
+from clotho.api.phases import STOPPABLE_PHASES, Phase
 from clotho.cluster.client import ApiClient, Object
 from clotho.cluster.outcomes import NotFound
 
@@ -77,24 +78,21 @@ class Workspace:
 
     async def stop_run(self, name: str) -> Object:
         """End it for good, after a last checkpoint."""
-        return await self._turn(name, {"stop": True}, "stopped", _STOPPABLE)
+        return await self._turn(name, {"stop": True}, "stopped", STOPPABLE_PHASES)
 
     async def suspend_run(self, name: str) -> Object:
-        return await self._turn(name, {"suspend": True}, "suspended", _STOPPABLE - {"Suspended"})
+        return await self._turn(name, {"suspend": True}, "suspended", STOPPABLE_PHASES - {"Suspended"})
 
     async def resume_run(self, name: str) -> Object:
         return await self._turn(name, {"suspend": False}, "resumed", frozenset({"Suspended"}))
 
-    async def _turn(self, name: str, spec: Object, verb: str, phases: frozenset[str]) -> Object:
+    async def _turn(self, name: str, spec: Object, verb: str, phases: frozenset[Phase]) -> Object:
         run = await self.get("TrainingRun", name)
         phase = run.get("status", {}).get("phase", "Pending")
         if phase not in phases:
             allowed = ", ".join(sorted(phases))
             raise WrongStateError(f"run {name} is {phase} and cannot be {verb}; only {allowed} runs can", phase)
         return await self.change("TrainingRun", name, {"spec": spec})
-
-
-_STOPPABLE: Final = frozenset({"Pending", "Starting", "Running", "Suspended"})
 
 
 class WrongStateError(Exception):

@@ -8,13 +8,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from clotho.api.metadata import Metadata
+from clotho.api.phases import PHASES, RESTING_PHASES
 from clotho.api.status import ComponentStatus, TrainingRunStatus
 from clotho.api.training_run import TrainingRun, UnreadableRun
-from clotho.cluster.probe import QUIET
-from clotho.plan.progress import told_time
+from clotho.plan.run.progress import told_time
 from clotho_contract.progress import Progress
 
-PHASES = ("Pending", "Starting", "Running", "Stopping", "Stopped", "Completed", "Failed", "Suspended")
 RUN_LABELS = ("namespace", "run")
 STARTUP_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 RECONCILE_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -92,7 +91,7 @@ def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) 
         "clotho_run_tokens_per_second": progress.tokens_per_second,
         "clotho_run_seconds_since_last_step": (now - moved).total_seconds() if moved else None,
     }
-    if status.phase in QUIET:
+    if status.phase in RESTING_PHASES:
         del values["clotho_run_tokens_per_second"], values["clotho_run_seconds_since_last_step"]
     return counts | {name: value for name, value in values.items() if value is not None}
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from clotho.api.environment import Environment, UnreadableEnvironment
-from clotho.api.inference_test import InferenceTest, UnreadableTest
+from clotho.api.inference_tests import InferenceTest, UnreadableTest
 from clotho.api.training_run import TrainingRun
 from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
@@ -18,10 +18,10 @@ from clotho.cluster.outcomes import ApiError, Conflict, NotFound, Transient
 from clotho.cluster.store import AnyOwner, Store, key_of
 from clotho.manager.agenda import Agenda
 from clotho.manager.metrics import Metrics
-from clotho.plan.describe import plan_environment
-from clotho.plan.inference_test import plan_test
+from clotho.plan.environments import plan_environment
+from clotho.plan.inference_tests import plan_test
 from clotho.plan.model import RESTARTING, STALLED, Event, Plan
-from clotho.plan.plan import plan
+from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
 
 log = logging.getLogger(__name__)

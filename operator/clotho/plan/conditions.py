@@ -1,4 +1,4 @@
-"""Conditions as kstatus reads them, with the time of their last change kept."""
+"""Conditions as kstatus reads them. Every condition of every kind is built here."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -8,9 +8,10 @@ from clotho.api.status import Condition, ConditionType, Truth
 Wanted = tuple[ConditionType, Truth, str, str]  # type, status, reason, message
 
 
-def renewed(
+def conditions(
     wanted: Iterable[Wanted], before: Iterable[Condition], moment: datetime, generation: int
 ) -> tuple[Condition, ...]:
+    """`lastTransitionTime` is kept as long as the status stays the same."""
     known = {each.type: each for each in before}
 
     def since(kind: ConditionType, truth: Truth) -> datetime:
@@ -34,10 +35,10 @@ def ready(reason: str, message: str) -> list[Wanted]:
     return [("Ready", "True", reason, message)]
 
 
-def on_the_way(reason: str, message: str) -> list[Wanted]:
+def reconciling(reason: str, message: str) -> list[Wanted]:
     return [("Ready", "False", reason, message), ("Reconciling", "True", reason, message)]
 
 
-def stuck(reason: str, message: str) -> list[Wanted]:
-    """Nothing will move without help."""
+def stalled(reason: str, message: str) -> list[Wanted]:
+    """Only a change from outside can help."""
     return [("Ready", "False", reason, message), ("Stalled", "True", reason, message)]

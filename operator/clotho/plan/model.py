@@ -137,6 +137,10 @@ class Delete(Struct, frozen=True, kw_only=True):
 Action = Create | Apply | Delete
 
 
+def delete_pod(pod: Pod) -> Delete:
+    return Delete(key=ObjectKey("Pod", pod.name), uid=pod.uid, resource_version=pod.metadata.resource_version)
+
+
 class Event(Struct, frozen=True, kw_only=True):
     """Posted after the status is written. `cause` is the bounded label that restart and stall counters are kept by."""
 

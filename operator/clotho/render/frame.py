@@ -23,7 +23,7 @@ def pod(metadata: Manifest, spec: Manifest, settings: RenderSettings) -> Manifes
         "kind": "Pod",
         "metadata": metadata | {"annotations": annotations},
         "spec": {
-            "restartPolicy": "Never",  # the operator counts, waits and replaces; see plan/restarts.py
+            "restartPolicy": "Never",  # the operator counts, waits and replaces; see plan/run/restarts.py
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": POD_SECURITY,

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct, field
 
-from clotho.api.inference_test import InferenceTest, TestedModel
+from clotho.api.inference_tests import InferenceTest, TestedModel
 from clotho.api.metadata import Metadata
 from clotho.api.names import INDEX_LABEL, INFERENCE_TEST_KIND
 from clotho.render import frame

@@ -9,7 +9,8 @@ import pytest
 
 from clotho.api.crd import crd, file_name, render
 from clotho.api.definitions import DEFINITIONS, INFERENCE_TEST, TRAINING_RUN, Definition
-from clotho.api.status import Phase, TrainingRunStatus
+from clotho.api.phases import Phase
+from clotho.api.status import TrainingRunStatus
 from clotho.api.training_run import TrainingRun, TrainingRunSpec, UnreadableRun, parse
 from clotho.api.validation import problems
 from unit.render.cases import CASES, run_of

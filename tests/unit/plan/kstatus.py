@@ -1,9 +1,9 @@
-"""How Flux, Helm and others read an object's status (kstatus), for the parts that apply to ours."""
+"""How Flux, Helm and others read an object's status (kstatus), for the components that apply to ours."""
 
 from typing import Literal
 
 from clotho.api.environment import Environment
-from clotho.api.inference_test import InferenceTest
+from clotho.api.inference_tests import InferenceTest
 from clotho.api.training_run import TrainingRun
 
 Verdict = Literal["Terminating", "InProgress", "Failed", "Current"]

@@ -6,17 +6,17 @@ import pytest
 
 from clotho.api.status import ComponentStatus
 from clotho.plan.failures import classify
-from clotho.plan.parts import Part
 from clotho.plan.pods import parse_pod
+from clotho.plan.run.components import RunComponent
 
 Body = dict[str, Any]
 
 
-def trainer(status: Body) -> Part:
+def trainer(status: Body) -> RunComponent:
     pod = parse_pod({"metadata": {"name": "t", "uid": "u"}, "spec": {"nodeName": "n1"}, "status": status})
     record = ComponentStatus(name="trainer", state="Failed")
-    return Part(
-        component="trainer", name="trainer", replicas=1, pods=(pod,), ready=0, is_alive=False, replaced=0, record=record
+    return RunComponent(
+        kind="trainer", name="trainer", replicas=1, pods=(pod,), ready=0, is_alive=False, replaced=0, record=record
     )
 
 
@@ -78,8 +78,8 @@ def disrupted(reason: str) -> Body:
     ],
 )
 def test_classification(status: Body, reason: str, words: str, permanent: bool, free: bool) -> None:
-    part = trainer(status)
-    failure = classify(part.title, part.pods[0])
+    component = trainer(status)
+    failure = classify(component.title, component.pods[0])
     assert failure.reason == reason
     assert words in failure.explanation
     assert (failure.is_permanent, failure.is_infrastructure) == (permanent, free)
@@ -87,10 +87,10 @@ def test_classification(status: Body, reason: str, words: str, permanent: bool, 
 
 def test_the_container_that_failed_is_blamed() -> None:
     status = exited(0) | {"initContainerStatuses": exited(3, name="wait")["containerStatuses"]}
-    part = trainer(status)
-    assert "(container wait) failed (exit code 3)" in classify(part.title, part.pods[0]).explanation
+    component = trainer(status)
+    assert "(container wait) failed (exit code 3)" in classify(component.title, component.pods[0]).explanation
 
 
 def test_a_long_message_is_cut() -> None:
-    part = trainer(exited(1, "x" * 4000))
-    assert len(classify(part.title, part.pods[0]).explanation) < 600
+    component = trainer(exited(1, "x" * 4000))
+    assert len(classify(component.title, component.pods[0]).explanation) < 600

@@ -5,10 +5,10 @@ from typing import Any
 
 from clotho.api.training_run import TrainingRun, parse
 from clotho.plan.model import Apply, Create, Observed
-from clotho.plan.plan import plan
+from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
 from clotho.render.settings import Images, RenderSettings
-from unit.plan.world import START
+from unit.plan.run.world import START
 
 Body = dict[str, Any]
 SETTINGS = RenderSettings(

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from clotho.api import inference_test
+from clotho.api import inference_tests
 from clotho.api.environment import Environment, parse
-from clotho.plan.describe import EnvironmentSeen, plan_environment
-from clotho.plan.inference_test import TestSeen, plan_test
+from clotho.plan.environments import EnvironmentSeen, plan_environment
+from clotho.plan.inference_tests import TestSeen, plan_test
 from clotho.plan.model import Apply, Create, Plan
 from clotho.plan.settings import PlanSettings
 from clotho.render.settings import RenderSettings
-from unit.plan.world import START
+from unit.plan.run.world import START
 
 Body = dict[str, Any]
 METADATA = {"name": "gsm8k", "namespace": "team", "uid": "4567cdef-0000-4000-8000-000000000000", "generation": 1}
@@ -49,7 +49,7 @@ def render_environment(settings: RenderSettings) -> list[Body]:
 
 
 def render_test(settings: RenderSettings) -> list[Body]:
-    test = inference_test.parse({"metadata": METADATA | {"name": "trial"}, "spec": TEST})
+    test = inference_tests.parse({"metadata": METADATA | {"name": "trial"}, "spec": TEST})
     return _manifests(plan_test(test, TestSeen(), START, _plan(settings)))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clotho.api import inference_test
+from clotho.api import inference_tests
 from clotho.render.containers import literal
 from clotho.render.settings import RenderSettings
 from clotho.render.testing import trial_wall
@@ -17,8 +17,8 @@ Body = dict[str, Any]
 def wall_of(*urls: str, settings: RenderSettings | None = None) -> list[Body]:
     models = [{"name": f"m{index}", "baseUrl": url} for index, url in enumerate(urls)]
     body = {"metadata": {"name": "t", "namespace": "team", "uid": "u"}, "spec": {"entry": "e", "models": models}}
-    test = inference_test.parse(body)
-    assert isinstance(test, inference_test.InferenceTest), test
+    test = inference_tests.parse(body)
+    assert isinstance(test, inference_tests.InferenceTest), test
     return list(trial_wall(test, settings or RenderSettings())["spec"]["egress"])
 
 
@@ -91,7 +91,7 @@ def test_models_of_one_server_share_a_rule() -> None:
 @pytest.mark.parametrize("url", ["ftp://x/v1", "http://user:pass@x/v1", "http://x/v1?key=s3cret", "http://x y/v1", "x"])
 def test_addresses_that_are_none_or_carry_secrets_are_refused(url: str) -> None:
     body = {"metadata": {"name": "t"}, "spec": {"entry": "e", "models": [{"name": "m", "baseUrl": url}]}}
-    assert isinstance(inference_test.parse(body), inference_test.UnreadableTest)
+    assert isinstance(inference_tests.parse(body), inference_tests.UnreadableTest)
 
 
 @pytest.mark.parametrize("text", ["$(OPENAI_API_KEY)", "$$(OPENAI_API_KEY)", "$", "a$b", "$$$(X)"])
@@ -114,6 +114,6 @@ def expanded(text: str, variables: dict[str, str]) -> str:
 
 
 def test_the_defaults_are_those_of_the_catalogue() -> None:
-    names = [(model.name, model.size) for model in inference_test.DEFAULT_MODELS]
+    names = [(model.name, model.size) for model in inference_tests.DEFAULT_MODELS]
     assert names == [("qwen/qwen3-8b", "small"), ("z-ai/glm-4.7-flash", "medium"), ("minimax/minimax-m2.7", "large")]
-    assert msgspec.structs.asdict(inference_test.DEFAULT_MODELS[0])["base_url"] == "https://openrouter.ai/api/v1"
+    assert msgspec.structs.asdict(inference_tests.DEFAULT_MODELS[0])["base_url"] == "https://openrouter.ai/api/v1"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clotho.api.run_decided import DECIDED_BY
+from clotho.authoring.run_decided import DECIDED_BY
 from clotho.cli.failure import Exit, Failure, unknown
 from clotho.cli.files.discovery import Discovery
 from clotho.cli.files.discovery import discover as discover_in

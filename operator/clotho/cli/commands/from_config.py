@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from clotho.api.from_config import ConfigFileError, Converted
-from clotho.api.from_config import convert as convert_document
-from clotho.api.nearest import nearest
+from clotho.authoring.from_config import ConfigFileError, Converted
+from clotho.authoring.from_config import convert as convert_document
+from clotho.authoring.nearest import nearest
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.discovery import UnreadableError, defined_names, local_imports
 from clotho.cli.files.documents import read_documents, title

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from clotho.agent.answers import test_answer
-from clotho.api.inference_test import TIDY_SECONDS
+from clotho.api.inference_tests import TIDY_SECONDS
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import read_change
 from clotho.cli.session.drafts import edited_draft

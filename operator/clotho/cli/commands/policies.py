@@ -9,7 +9,7 @@ import msgspec
 
 from clotho.api.lockable import ENVIRONMENT_CONFIG
 from clotho.api.policy import Policy
-from clotho.api.run_fields import run_fields, said_at
+from clotho.authoring.run_fields import run_fields, said_at
 from clotho.cli.failure import Exit
 from clotho.cli.terminal import output
 from clotho.cluster.drafting import policy_in_force

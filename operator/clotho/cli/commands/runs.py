@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from clotho.api.nearest import nearest
-from clotho.api.run_fields import run_fields, said_at, with_value
+from clotho.authoring.nearest import nearest
+from clotho.authoring.run_fields import run_fields, said_at, with_value
 from clotho.cli.commands.watching import follow
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import read_change

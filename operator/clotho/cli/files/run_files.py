@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from clotho.api import validation
-from clotho.api.mistakes import spell_out
 from clotho.api.names import API_VERSION
 from clotho.api.training_run import TrainingRunSpec
+from clotho.authoring.mistakes import spell_out
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.documents import read_documents, title
 from clotho.cli.files.manifests import Manifest

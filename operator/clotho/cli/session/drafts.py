@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from clotho.api.draft import Draft, RefusedEditError
+from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.terminal.screen import listed
 from clotho.cluster.drafting import begin_draft

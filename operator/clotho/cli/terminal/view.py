@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from clotho.api.phases import FINISHED_PHASES, RESTING_PHASES
 from clotho.cli.terminal.fitting import UNLIMITED, clip, columns, first_rows, table, wrap
 
 Run = Mapping[str, Any]
@@ -13,8 +14,6 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 PLOT_FROM: Final = 3  # samples: fewer make no curve
 PLOT_HEIGHT: Final = 6
 WIDEST_CURVE: Final = 72
-FINISHED: Final = frozenset({"Completed", "Failed", "Stopped"})
-AT_REST: Final = FINISHED | {"Suspended"}
 
 
 class Frame(NamedTuple):
@@ -37,7 +36,7 @@ class Frame(NamedTuple):
 
 
 def is_finished(run: Run) -> bool:
-    return run.get("status", {}).get("phase") in FINISHED
+    return run.get("status", {}).get("phase") in FINISHED_PHASES
 
 
 def live_view(run: Run, rewards: Sequence[float], elapsed: float, width: int = 80) -> list[str]:
@@ -77,7 +76,7 @@ def progress_of(run: Run) -> Mapping[str, Any]:
     """When a run rests, its last checkpoint may be newer than the last step that was heard of; no time is left."""
     status = run.get("status", {})
     progress: Mapping[str, Any] = status.get("progress") or {}
-    if not progress or status.get("phase") not in AT_REST:
+    if not progress or status.get("phase") not in RESTING_PHASES:
         return progress
     step = max(progress["step"], (status.get("checkpoint") or {}).get("step", 0))
     return {**progress, "step": step, "percent": step * 100 // max(progress["totalSteps"], 1), "etaSeconds": None}
@@ -85,7 +84,7 @@ def progress_of(run: Run) -> Mapping[str, Any]:
 
 def part_state(phase: str, state: str) -> str:
     """Of a run that rests, no part is on its way up, and none is missed."""
-    if phase not in AT_REST or state in ("Failed", "Stopping"):
+    if phase not in RESTING_PHASES or state in ("Failed", "Stopping"):
         return state
     if state == "Missing":
         return "-"

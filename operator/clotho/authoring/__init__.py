@@ -1,0 +1,1 @@
+"""What people write: drafts, config files and settings, checked and explained. No I/O."""

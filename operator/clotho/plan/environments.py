@@ -1,0 +1,192 @@
+"""The life of an Environment: imported by a pod of its own, described, and again when what was imported changes.
+
+A failed pod stays, for its logs and as the memory of the failure: to try again, delete it or change the Environment.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from msgspec import Struct, field
+
+from clotho.api.environment import AnyEnvironment, Described, Environment, EnvironmentStatus, UnreadableEnvironment
+from clotho.api.policy import combine, pod_violations
+from clotho.api.training_policy import AnyPolicy
+from clotho.authoring.config_fields import wrong_values
+from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stalled
+from clotho.plan.failures import classify
+from clotho.plan.model import Action, Apply, Create, Event, ObjectKey, ObjectSeen, Plan, Probe, Refusal, delete_pod
+from clotho.plan.pod_problems import pod_problem
+from clotho.plan.pods import Pod
+from clotho.plan.settings import PlanSettings
+from clotho.plan.times import later
+from clotho.plan.wording import sentence
+from clotho.render import describing
+from clotho.render.merge import TemplateError
+from clotho.render.names import base_name
+from clotho_contract.description import Description, bounded
+
+FILES_SECONDS: Final = 30  # until a ConfigMap that is not there is looked for again
+_TITLE: Final = "the pod that describes the environment"
+RETRY_SECONDS: Final = 60  # after a failure that is not the environment's own
+
+
+class EnvironmentSeen(Struct, frozen=True, kw_only=True):
+    """All that is known of an Environment besides itself."""
+
+    pod: Pod | None = None
+    objects: Mapping[ObjectKey, ObjectSeen] = field(default_factory=dict)
+    files: str | None = ""  # hash of the ConfigMap's contents; None: it is not there
+    description: Probe[Description] | None = None
+    refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
+    policies: tuple[AnyPolicy, ...] = ()
+
+
+class _Step(Struct, frozen=True, kw_only=True):
+    conditions: list[Wanted]
+    actions: tuple[Action, ...] = ()
+    description: Description | None = None
+    wake_at: datetime | None = None
+
+
+def plan_environment(
+    environment: AnyEnvironment, seen: EnvironmentSeen, now: datetime, settings: PlanSettings
+) -> Plan[EnvironmentStatus]:
+    if environment.metadata.is_being_deleted:
+        return Plan()
+    if isinstance(environment, UnreadableEnvironment):
+        step = _Step(conditions=stalled("Invalid", f"The spec is not valid: {environment.problem}."))
+        return _with_status(environment, step, None, now)
+    source = Described(
+        image=environment.spec.image or settings.render.images.environment,
+        entry=environment.entry,
+        files=seen.files or "",
+    )
+    step = _next_step(environment, source, seen, now, settings)
+    return _with_status(environment, step, source, now)
+
+
+def _next_step(
+    environment: Environment, source: Described, seen: EnvironmentSeen, now: datetime, settings: PlanSettings
+) -> _Step:
+    pod, status = seen.pod, environment.status
+    if seen.files is None:
+        message = f"Waiting for the ConfigMap {environment.spec.config_map_name}."
+        return _Step(conditions=reconciling("WaitingForFiles", message), wake_at=later(now, FILES_SECONDS))
+    if _is_of(status.described, source):
+        actions = (delete_pod(pod),) if pod is not None and not pod.is_terminating else ()
+        return _Step(conditions=_verdict(environment, status), actions=actions)
+    if pod is None:
+        return _begin(environment, source, seen, settings)
+    if pod.is_terminating:
+        return _waiting(pod, now)
+    if pod.fingerprint != describing.fingerprint(source):  # whatever it says is not about this source
+        return _Step(conditions=_describing(), actions=(delete_pod(pod),))
+    if pod.has_ended:
+        return _after(pod, now)
+    if seen.description is not None and seen.description.pod_uid == pod.uid and seen.description.answer is not None:
+        found = bounded(seen.description.answer)
+        return _Step(conditions=_verdict(environment, found), description=found)
+    return _waiting(pod, now)
+
+
+def _waiting(pod: Pod, now: datetime) -> _Step:
+    problem = pod_problem(_TITLE, pod, now)
+    return _Step(conditions=reconciling(problem.reason, problem.message) if problem is not None else _describing())
+
+
+def _is_of(described: Described | None, source: Described | None) -> bool:
+    return described is not None and msgspec.structs.replace(described, time=None) == source
+
+
+def _describing() -> list[Wanted]:
+    return reconciling("Describing", "The environment is being imported in a pod of its own.")
+
+
+def _verdict(environment: Environment, found: Description | EnvironmentStatus) -> list[Wanted]:
+    wrong = tuple(wrong_values(environment.spec.config, found.fields, found.omitted_fields))
+    if wrong:
+        return stalled("InvalidConfig", f"The config is not valid: {'; '.join(wrong)}.")
+    return ready("Described", _summary(found))
+
+
+def _summary(found: Description | EnvironmentStatus) -> str:
+    count = len(found.fields) + found.omitted_fields
+    return f"{found.class_name or 'The environment'} has {count} settings."
+
+
+def _begin(environment: Environment, source: Described, seen: EnvironmentSeen, settings: PlanSettings) -> _Step:
+    if seen.refused:
+        key, refusal = next(iter(seen.refused.items()))
+        message = sentence(f"the API server refused {key.kind} {key.name}: {refusal.message}")
+        if refusal.is_permanent:
+            return _Step(conditions=stalled("Refused", message))
+        conditions = reconciling("Refused", message)
+    else:
+        conditions = _describing()
+    metadata = environment.metadata
+    if wrong := pod_violations(environment.spec.image, environment.spec.template, combine(seen.policies)):
+        return _Step(conditions=stalled("Forbidden", f"The spec is not allowed: {'; '.join(wrong)}."))
+    try:
+        pod = describing.describing_pod(environment, source, settings.render)
+    except TemplateError as error:
+        return _Step(conditions=stalled("Invalid", f"The spec is not valid: {error}."))
+    actions: list[Action] = []
+    wall = ObjectKey("NetworkPolicy", base_name(metadata))
+    if wall not in seen.objects or seen.objects[wall].fingerprint != describing.WALL_REVISION:
+        actions.append(Apply(key=wall, manifest=describing.wall(metadata)))
+    actions.append(Create(key=ObjectKey("Pod", describing.describing_name(metadata)), manifest=pod))
+    return _Step(conditions=conditions, actions=tuple(actions))
+
+
+def _after(pod: Pod, now: datetime) -> _Step:
+    failure = classify(_TITLE, pod)
+    words = pod.last_words
+    message = sentence(words.message if words is not None else failure.explanation)
+    is_nobodys_fault = failure.is_infrastructure or pod.status.reason == "DeadlineExceeded" or failure.exit_code == 0
+    if not is_nobodys_fault:
+        return _Step(conditions=stalled(failure.reason, message))
+    retry_at = later(pod.ended_at or now, RETRY_SECONDS)
+    is_due = retry_at <= now
+    return _Step(
+        conditions=reconciling(failure.reason, message),
+        actions=(delete_pod(pod),) if is_due else (),
+        wake_at=None if is_due else retry_at,
+    )
+
+
+def _with_status(
+    environment: AnyEnvironment, step: _Step, source: Described | None, now: datetime
+) -> Plan[EnvironmentStatus]:
+    before, generation, moment = environment.status, environment.metadata.generation, now.replace(microsecond=0)
+    status = msgspec.structs.replace(
+        before if _is_of(before.described, source) else EnvironmentStatus(),
+        observed_generation=generation,
+        message=step.conditions[0][3],
+        conditions=conditions(step.conditions, before.conditions, moment, generation),
+    )
+    if step.description is not None and source is not None:
+        found = step.description
+        status = msgspec.structs.replace(
+            status,
+            described=msgspec.structs.replace(source, time=moment),
+            name=found.name,
+            class_name=found.class_name,
+            description=found.description,
+            fields=found.fields,
+            omitted_fields=found.omitted_fields,
+        )
+    if status == before:
+        return Plan(actions=step.actions, wake_at=step.wake_at)
+    return Plan(actions=step.actions, status=status, events=_events(before, status), wake_at=step.wake_at)
+
+
+def _events(before: EnvironmentStatus, after: EnvironmentStatus) -> tuple[Event, ...]:
+    kinds = {c.type: (c.status, c.reason) for c in after.conditions}
+    old = {c.type: (c.status, c.reason) for c in before.conditions}
+    if kinds.get("Ready") == ("True", "Described") and old.get("Ready") != kinds["Ready"]:
+        return (Event(type="Normal", reason="Described", message=after.message),)
+    if "Stalled" in kinds and old.get("Stalled") != kinds["Stalled"]:
+        return (Event(type="Warning", reason="NotDescribed", message=after.message),)
+    return ()

@@ -1,0 +1,94 @@
+"""Why a pod does not get to work, where no exit code shows it."""
+
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from clotho.plan.pods import Pod
+from clotho.plan.times import later
+from clotho.plan.wording import sentence
+
+_IMAGE_ERRORS: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+)
+_START_ERRORS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_STUCK_AFTER: Final = 60  # seconds beyond its grace period
+_SLOW_AFTER: Final = 30  # seconds on a node without volumes and network; pulling images comes later and is not meant
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """Something that keeps a pod from its work and that will not show as an exit."""
+
+    reason: str
+    message: str
+    is_permanent: bool = False
+
+
+def pod_problem(title: str, pod: Pod, now: datetime, *, gpus: int = 0) -> Problem | None:
+    if pod.is_terminating:
+        return _stuck(title, pod, now)
+    if pod.status.phase != "Pending":
+        return None
+    # A bound pod has its node, whatever a late word of the scheduler says.
+    scheduled = None if pod.spec.node_name else pod.condition("PodScheduled")
+    if scheduled is not None and scheduled.status == "False" and scheduled.message:
+        node = f"a node with {gpus} nvidia.com/gpu" if gpus else f"a node for {title}"
+        return Problem(reason="Unschedulable", message=sentence(f"waiting for {node}: {scheduled.message}"))
+    for container in pod.containers:
+        waiting = container.state.waiting
+        if waiting is None:
+            continue
+        said = f": {waiting.message}" if waiting.message else ""
+        if waiting.reason in _IMAGE_ERRORS:
+            words = f"the image {container.image} of {title} cannot be pulled ({waiting.reason}){said}"
+            return Problem(
+                reason="ImagePullFailed",
+                message=sentence(words),
+                is_permanent=waiting.reason == "InvalidImageName",
+            )
+        if waiting.reason in _START_ERRORS:
+            words = f"{title} cannot be started ({waiting.reason}){said}"
+            return Problem(reason="CannotStart", message=sentence(words))
+    return _unmounted(title, pod, now)
+
+
+def _unmounted(title: str, pod: Pod, now: datetime) -> Problem | None:
+    """What the kubelet lacks is told by events alone; what the pod mounts is known here."""
+    slow_at = _slow_at(pod)
+    if slow_at is None or now < slow_at:
+        return None
+    mounted = ", ".join(dict.fromkeys(volume.title for volume in pod.spec.volumes if volume.title))
+    words = (
+        f"{title} waits for its volumes or its network on node {pod.spec.node_name}; it mounts {mounted or 'nothing'}; "
+        f"`kubectl describe pod {pod.name}` says what is missing"
+    )
+    return Problem(reason="CannotStart", message=sentence(words))
+
+
+def _slow_at(pod: Pod) -> datetime | None:
+    """When a pod that its node has not prepared yet counts as slow; None of all others."""
+    prepared, bound = pod.condition("PodReadyToStartContainers"), pod.condition("PodScheduled")
+    if pod.status.phase != "Pending" or prepared is None or prepared.status != "False" or bound is None:
+        return None
+    return later(bound.last_transition_time, _SLOW_AFTER) if bound.last_transition_time is not None else None
+
+
+def _stuck(title: str, pod: Pod, now: datetime) -> Problem | None:
+    """deletionTimestamp is the end of the grace period. Never forced: the pod may be at work on a cut-off node."""
+    until = pod.metadata.deletion_timestamp
+    if until is None or now < later(until, _STUCK_AFTER):
+        return None
+    where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
+    message = (
+        f"Pod {pod.name} of {title}{where} does not end; when that node is gone for good, "
+        f"run `kubectl delete pod {pod.name} --force`."
+    )
+    return Problem(reason="PodStuck", message=message)
+
+
+def check_times(pod: Pod) -> tuple[datetime, ...]:
+    """When a pod that is terminating, or being prepared by its node, will have taken too long."""
+    end = pod.metadata.deletion_timestamp
+    times = (later(end, _STUCK_AFTER) if end is not None else None, _slow_at(pod))
+    return tuple(time for time in times if time is not None)

@@ -1,0 +1,1 @@
+"""What should happen next to a TrainingRun: one file per policy."""

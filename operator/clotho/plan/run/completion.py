@@ -1,0 +1,28 @@
+"""Completed: the trainer says that the last step is done and its final checkpoint written. Never just exit code 0."""
+
+from clotho.plan.run.situation import Decision, Situation
+
+
+def is_complete(situation: Situation) -> bool:
+    wanted = situation.total_steps
+    progress = situation.progress
+    if progress is not None and progress.state == "finished" and progress.step >= wanted:
+        return True
+    words = situation.last_words
+    return words is not None and words.reason == "Finished" and (words.step or 0) >= wanted
+
+
+def has_trained_enough(situation: Situation) -> bool:
+    """The last step is done, the final checkpoint perhaps not: environments may leave."""
+    progress = situation.progress
+    return progress is not None and progress.step >= situation.total_steps
+
+
+def complete(situation: Situation) -> Decision:
+    steps = situation.total_steps
+    return Decision(
+        phase="Completed",
+        reason="Completed",
+        message=f"All {steps} steps are done and the final checkpoint is written.",
+        components=situation.components,
+    )

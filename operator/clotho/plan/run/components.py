@@ -1,0 +1,126 @@
+"""The components of a run: the API server, the trainer and each environment, with their pods and their record."""
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from clotho.api.names import API_SERVER, ENVIRONMENT, EXPORTER, TRAINER, Component
+from clotho.api.status import ComponentStatus, Retry
+from clotho.api.training_run import TrainingRun
+from clotho.plan.model import Observed
+from clotho.plan.pods import Pod
+
+_TITLES: Final[dict[Component, str]] = {
+    API_SERVER: "the API server",
+    TRAINER: "the trainer",
+    EXPORTER: "the exporter",
+}
+
+
+class RunComponent(Struct, frozen=True, kw_only=True):
+    kind: Component
+    name: str  # api-server, trainer, or the environment's name
+    replicas: int
+    pods: tuple[Pod, ...]
+    ready: int  # how many of the pods asked for are ready
+    is_alive: bool  # at least one pod is running, ready or not
+    replaced: int  # retries whose pods are gone, as they should be: their places are free
+    record: ComponentStatus  # as stored; policies return a changed copy
+
+    @property
+    def title(self) -> str:
+        if self.kind == ENVIRONMENT:
+            return f"environment {self.name}"
+        return _TITLES[self.kind]
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready >= self.replicas
+
+    def retry_of(self, pod: Pod) -> Retry | None:
+        return next((retry for retry in self.record.retries if retry.uid == pod.uid), None)
+
+    def with_record(self, **changes: object) -> "RunComponent":
+        return msgspec.structs.replace(self, record=msgspec.structs.replace(self.record, **changes))
+
+
+class RunComponents(Struct, frozen=True, kw_only=True):
+    api_server: RunComponent
+    trainer: RunComponent
+    environments: tuple[RunComponent, ...]
+
+    def __iter__(self) -> Iterator[RunComponent]:
+        """In the order in which they depend on each other; a stop goes the other way round."""
+        yield self.api_server
+        yield self.trainer
+        yield from self.environments
+
+    def replace(self, changed: Iterable[RunComponent]) -> "RunComponents":
+        by_name = {(component.kind, component.name): component for component in changed}
+        return RunComponents(
+            api_server=by_name.get((API_SERVER, API_SERVER), self.api_server),
+            trainer=by_name.get((TRAINER, TRAINER), self.trainer),
+            environments=tuple(
+                by_name.get((ENVIRONMENT, component.name), component) for component in self.environments
+            ),
+        )
+
+
+def components_of(run: TrainingRun, observed: Observed) -> RunComponents:
+    stored = run.status.components
+    environments = {record.name: record for record in stored.environments} if stored else {}
+    grouped: dict[tuple[str, str], list[Pod]] = {}
+    for pod in observed.pods:
+        grouped.setdefault((pod.component, pod.environment), []).append(pod)
+
+    def pods_of(kind: Component, environment: str = "") -> list[Pod]:
+        return sorted(grouped.get((kind, environment), ()), key=attrgetter("index"))
+
+    return RunComponents(
+        api_server=_component(
+            API_SERVER,
+            API_SERVER,
+            pods_of(API_SERVER),
+            0 if run.spec.is_inline else 1,
+            stored.api_server if stored else None,
+        ),
+        trainer=_component(TRAINER, TRAINER, pods_of(TRAINER), 1, stored.trainer if stored else None),
+        environments=tuple(
+            _component(
+                ENVIRONMENT, each.name, pods_of(ENVIRONMENT, each.name), each.replicas, environments.get(each.name)
+            )
+            for each in run.spec.environments
+        ),
+    )
+
+
+def exporter_of(run: TrainingRun, observed: Observed, pod_name: str, *, forget: bool) -> RunComponent:
+    """Not one of the run's components: it starts when they have ended. `forget`: the record is of another export."""
+    stored = run.status.components
+    record = stored.exporter if stored and not forget else None
+    pods = [pod for pod in observed.pods if pod.component == EXPORTER and pod.name == pod_name]
+    return _component(EXPORTER, EXPORTER, pods, 1, record)
+
+
+def _component(
+    kind: Component, name: str, pods: list[Pod], replicas: int, record: ComponentStatus | None
+) -> RunComponent:
+    seen = {pod.uid for pod in pods}
+    record = record or ComponentStatus(name=name, state="Missing")
+    waiting = tuple(retry for retry in record.retries if retry.uid in seen)
+    replaced = len(record.retries) - len(waiting)
+    if replaced:
+        record = msgspec.structs.replace(record, retries=waiting)
+    return RunComponent(
+        kind=kind,
+        name=name,
+        replicas=replicas,
+        pods=tuple(pods),
+        ready=sum(pod.is_ready for pod in pods if pod.index < replicas),
+        is_alive=replicas == 0 or any(pod.is_running for pod in pods),
+        replaced=replaced,
+        record=record,
+    )

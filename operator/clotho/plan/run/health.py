@@ -1,0 +1,92 @@
+"""How each component is doing, in words, and what that makes of the run's phase."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from clotho.api.names import ENVIRONMENT, TRAINER
+from clotho.api.phases import Phase
+from clotho.api.status import PodState
+from clotho.plan.pod_problems import Problem, check_times, pod_problem
+from clotho.plan.pods import Pod
+from clotho.plan.run.completion import has_trained_enough
+from clotho.plan.run.components import RunComponent, RunComponents
+from clotho.plan.run.situation import Situation
+from clotho.plan.wording import sentence
+
+_ORDER: Final[tuple[PodState, ...]] = ("Failed", "Missing", "Stopping", "Waiting", "Starting", "Succeeded", "Ready")
+
+
+def pod_state(pod: Pod) -> PodState:
+    if pod.is_terminating:
+        return "Stopping"
+    if pod.status.phase == "Succeeded":
+        return "Succeeded"
+    if pod.status.phase == "Failed":
+        return "Failed"
+    if pod.is_ready:
+        return "Ready"
+    return "Starting" if pod.status.phase == "Running" else "Waiting"
+
+
+def component_state(component: RunComponent) -> PodState:
+    """Of several pods, the one furthest from ready."""
+    if component.is_ready:
+        return "Ready"
+    wanted = [pod for pod in component.pods if pod.index < component.replicas]
+    states = {pod_state(pod) for pod in wanted}
+    if len(wanted) < component.replicas:
+        states.add("Missing")
+    return next((state for state in _ORDER if state in states), "Ready")
+
+
+def worst_problem(situation: Situation) -> Problem | None:
+    """One that cannot heal before one that may; else the first, in the order in which components need each other."""
+    return max(_problems(situation), key=lambda problem: problem.is_permanent, default=None)
+
+
+def _problems(situation: Situation) -> Iterator[Problem]:
+    for key, refusal in situation.observed.refused.items():
+        words = f"the API server refused {key.kind} {key.name}: {refusal.message}"
+        yield Problem(reason="Refused", message=sentence(words), is_permanent=refusal.is_permanent)
+    for component in situation.components:
+        for pod in component.pods:
+            gpus = situation.run.spec.trainer.gpus if component.kind == TRAINER else 0
+            if found := pod_problem(component.title, pod, situation.now, gpus=gpus):
+                yield found
+
+
+def next_check(situation: Situation) -> datetime | None:
+    """When a pod will have been terminating, or preparing, for too long."""
+    times = [time for component in situation.components for pod in component.pods for time in check_times(pod)]
+    return min((time for time in times if time > situation.now), default=None)
+
+
+def live_phase(situation: Situation) -> Phase:
+    """Running needs everything ready once; after that, everybody at work is enough."""
+    components = situation.components
+    if all(component.is_ready for component in components):
+        return "Running"
+    if situation.run.status.phase == "Running":
+        needed = (components.api_server, components.trainer) if has_trained_enough(situation) else tuple(components)
+        if all(component.is_alive for component in needed):
+            return "Running"
+    return "Starting" if any(component.pods for component in components) else "Pending"
+
+
+def waiting_message(components: RunComponents) -> str:
+    """For a run that is on its way up and in which nothing is wrong."""
+    if not any(component.pods for component in components):
+        return "The pods of the run are being created."
+    waiting = [_who(component) for component in components if not component.is_ready]
+    retries = [retry.at for component in components for retry in component.record.retries]
+    if retries:
+        failed = next(component for component in components if component.record.retries)
+        words = failed.record.last_exit.message if failed.record.last_exit else sentence(f"{failed.title} failed")
+        return f"{words} It is replaced at {max(retries):%H:%M:%S} UTC."
+    return sentence(f"waiting for {', '.join(waiting)} to become ready")
+
+
+def _who(component: RunComponent) -> str:
+    is_one_of_many = component.kind == ENVIRONMENT and component.replicas > 1
+    return f"{component.title} ({component.ready} of {component.replicas})" if is_one_of_many else component.title

@@ -1,0 +1,162 @@
+"""The life of a run, read from top to bottom."""
+
+from datetime import datetime
+
+import msgspec
+
+from clotho.api.status import TrainingRunStatus
+from clotho.api.training_run import TrainingRun, UnreadableRun
+from clotho.api.validation import problems as spec_problems
+from clotho.plan.model import Action, Observed, Plan
+from clotho.plan.pod_problems import Problem
+from clotho.plan.run.catalogue import look_up, remember_environments, wait_for_environments
+from clotho.plan.run.completion import complete, has_trained_enough, is_complete
+from clotho.plan.run.components import components_of
+from clotho.plan.run.deadline import deadline_message, deadline_of
+from clotho.plan.run.export import export_weights
+from clotho.plan.run.health import live_phase, next_check, waiting_message, worst_problem
+from clotho.plan.run.policy import rule
+from clotho.plan.run.queueing import admit
+from clotho.plan.run.refusal import plan_refusal, refuse
+from clotho.plan.run.restarts import Accounting, account_for_failures, delete_due
+from clotho.plan.run.situation import Decision, Situation, fail
+from clotho.plan.run.stall import StallCheck, find_stall
+from clotho.plan.run.startup import make_missing, remove_surplus
+from clotho.plan.run.status import compose, phase_events, write_time
+from clotho.plan.run.stop import stop_in_order, tidy_up
+from clotho.plan.run.suspend import resumed
+from clotho.plan.run.ttl import delete_run, expiry_of
+from clotho.plan.settings import PlanSettings
+from clotho.plan.times import earliest
+from clotho.plan.wording import sentence
+from clotho.render.merge import TemplateError
+
+
+def plan(
+    run: TrainingRun | UnreadableRun, observed: Observed, now: datetime, settings: PlanSettings
+) -> Plan[TrainingRunStatus]:
+    """Decide what happens next to `run`. Pure: the same arguments give the same plan; `now` is timezone-aware UTC.
+
+    Once its actions and status are written and observed, a second call plans nothing but a time to look again.
+    """
+    if run.metadata.is_being_deleted:
+        return Plan()
+    if isinstance(run, UnreadableRun):
+        return plan_refusal(run, now)
+    lookup = look_up(resumed(run), observed.environments)
+    ruling = rule(run.spec, lookup.run, observed)
+    situation = Situation(
+        run=ruling.run,
+        stored=run.status,
+        observed=observed,
+        components=components_of(ruling.run, observed),
+        now=now,
+        settings=settings,
+        policy=ruling.policy,
+        violations=(*ruling.violations, *lookup.problems),
+        waiting_for=lookup.waiting,
+    )
+    decision = decide(situation)
+    return _with_status(situation, decision, compose(situation, decision))
+
+
+def decide(situation: Situation) -> Decision:
+    run = situation.run
+    if run.status.is_finished:
+        return _after_the_end(situation)
+    if is_complete(situation):
+        return complete(situation)
+    if run.spec.stop or run.spec.suspend:
+        return stop_in_order(situation)
+    if wrong := (*situation.violations, *spec_problems(run.metadata.name, run.spec)):
+        return refuse(situation, "; ".join(wrong))
+    if waiting := wait_for_environments(situation) or admit(situation) or remember_environments(situation):
+        return waiting
+    deadline = deadline_of(run)
+    if deadline is not None and deadline <= situation.now:
+        return fail(situation, "DeadlineExceeded", deadline_message(situation))
+    accounting = account_for_failures(situation)
+    if accounting.give_up:
+        return fail(
+            situation, accounting.give_up.reason, sentence(accounting.give_up.explanation), accounting.components
+        )
+    return _keep_running(situation, accounting, deadline)
+
+
+def _keep_running(situation: Situation, accounting: Accounting, deadline: datetime | None) -> Decision:
+    wrong = worst_problem(situation)
+    if wrong is not None and wrong.is_permanent:
+        return fail(situation, wrong.reason, wrong.message, accounting.components)
+    stall_check = find_stall(msgspec.structs.replace(situation, components=accounting.components))
+    if stall_check.give_up:
+        explanation = f"{stall_check.message} {sentence(stall_check.give_up.explanation)}"
+        return fail(situation, stall_check.give_up.reason, explanation, stall_check.components)
+    try:
+        due, retry_at = delete_due(situation)
+        actions = (*due, *remove_surplus(situation), *make_missing(situation))
+    except TemplateError as error:
+        return refuse(situation, str(error))
+    phase = live_phase(situation)
+    decision = Decision(
+        phase=phase,
+        reason=phase,
+        message="",
+        components=stall_check.components,
+        actions=_each_object_once(actions),
+        notices=(*accounting.notices, *stall_check.notices),
+        stall=stall_check.stall,
+        is_stalled=stall_check.stall is not None,
+        wake_at=earliest([deadline, retry_at, stall_check.check_at, next_check(situation)]),
+    )
+    reason, message = _words(situation, decision, stall_check, wrong)
+    return msgspec.structs.replace(decision, reason=reason, message=message)
+
+
+def _words(situation: Situation, decision: Decision, stall_check: StallCheck, wrong: Problem | None) -> tuple[str, str]:
+    if stall_check.stall is not None:
+        return stall_check.stall.cause, stall_check.message
+    if wrong is not None:
+        return wrong.reason, wrong.message
+    if has_trained_enough(situation):
+        return "Finishing", "The last step is done; waiting for the final checkpoint."
+    if decision.phase == "Running" and all(component.is_ready for component in decision.components):
+        return "Running", "Everything is ready."
+    return decision.phase, waiting_message(decision.components)
+
+
+def _each_object_once(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """A pod can be due for more than one reason."""
+    return tuple({action.key: action for action in reversed(actions)}.values())[::-1]
+
+
+def _after_the_end(situation: Situation) -> Decision:
+    run, status = situation.run, situation.run.status
+    expiry = expiry_of(run)
+    exporting = export_weights(situation)
+    if exporting.is_at_work:
+        expiry = None  # its end is another pass
+    is_expired = expiry is not None and expiry <= situation.now
+    tidying, look_again = tidy_up(situation)
+    return Decision(
+        phase=status.phase,
+        reason=status.phase,
+        message=status.message,
+        components=situation.components,
+        actions=(delete_run(run),) if is_expired else (*tidying, *exporting.actions),
+        notices=exporting.notices,
+        export=exporting.status,
+        exporter=exporting.component,
+        wake_at=None if is_expired else earliest([expiry, look_again, exporting.wake_at]),
+    )
+
+
+def _with_status(situation: Situation, decision: Decision, status: TrainingRunStatus) -> Plan[TrainingRunStatus]:
+    due = write_time(situation, status)
+    if due is None or due > situation.now:
+        return Plan(actions=decision.actions, wake_at=earliest([decision.wake_at, due]))
+    return Plan(
+        actions=decision.actions,
+        status=msgspec.structs.replace(status, written_at=situation.moment),
+        events=(*decision.notices, *phase_events(situation.stored, status)),
+        wake_at=decision.wake_at,
+    )

@@ -1,0 +1,145 @@
+"""What the trainer says about itself, as it appears in status."""
+
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from clotho.api.status import Results, RunProgress
+from clotho.plan.run.situation import Situation
+from clotho.render.objects import trainer_claim_name
+from clotho_contract.progress import CheckpointInfo, HistorySample, Progress
+
+HISTORY_LIMIT: Final = 10
+
+
+def run_progress(situation: Situation) -> RunProgress | None:
+    """The step never goes back: a trainer that resumes repeats what is already counted."""
+    before, said = situation.run.status.progress, situation.progress
+    words = situation.last_words
+    reached = max(
+        before.step if before else 0,
+        said.step if said else 0,
+        (words.step or 0) if words else 0,
+    )
+    if before is None and said is None and reached == 0:
+        return None
+    total = situation.total_steps
+    kept = before or RunProgress(step=0, total_steps=total, percent=0)
+    if said is None:
+        return _at(kept, reached, total)
+    return RunProgress(
+        step=reached,
+        total_steps=total,
+        percent=_percent(reached, total),
+        reward_mean=_newest(said.reward_mean, kept.reward_mean),
+        loss=_newest(said.loss, kept.loss),
+        percent_correct=_newest(said.percent_correct, kept.percent_correct),
+        tokens_per_second=_rounded(said.tokens_per_second),
+        eta_seconds=_eta(said, total),
+        last_step_time=_last_step_time(situation, before, said),
+    )
+
+
+def _at(kept: RunProgress, step: int, total: int) -> RunProgress:
+    """Known numbers of an earlier answer, moved to the step that is known now."""
+    return RunProgress(
+        step=step,
+        total_steps=total,
+        percent=_percent(step, total),
+        reward_mean=kept.reward_mean,
+        loss=kept.loss,
+        percent_correct=kept.percent_correct,
+        last_step_time=kept.last_step_time,
+    )
+
+
+def _percent(step: int, total: int) -> int:
+    return min(100, step * 100 // total)
+
+
+def _rounded(number: float | None) -> float | None:
+    """Four significant digits are plenty; what is not a number has no place in JSON."""
+    return float(f"{number:.4g}") if number is not None and math.isfinite(number) else None
+
+
+def _newest(said: float | None, before: float | None) -> float | None:
+    """A trainer that has just been restarted has nothing to say yet."""
+    return before if said is None else _rounded(said)
+
+
+def _eta(said: Progress, total: int) -> int | None:
+    if not said.seconds_per_step or said.seconds_per_step < 0:
+        return None
+    return round(max(0, total - said.step) * said.seconds_per_step)
+
+
+def told_time(said: Progress) -> datetime | None:
+    """When the trainer made its last step, in UTC: a time without a zone is taken for that, nonsense for silence."""
+    try:
+        told = datetime.fromisoformat(said.last_step_time or "")
+        return told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _last_step_time(situation: Situation, before: RunProgress | None, said: Progress) -> datetime | None:
+    told = told_time(said)
+    if told is not None:
+        return min(told.replace(microsecond=0), situation.moment)
+    if before is not None and before.step >= said.step:
+        return before.last_step_time
+    return situation.moment if said.step else None
+
+
+def history(situation: Situation) -> tuple[HistorySample, ...]:
+    """At most ten samples spread over the run: the earliest, the latest, and those nearest to even distances."""
+    stored, said = situation.run.status.history, situation.progress
+    if said is None:
+        return stored
+    samples = {sample.step: sample for sample in (*stored, *said.history)}
+    if said.step and said.step >= max(samples, default=0):
+        samples[said.step] = HistorySample(
+            step=said.step,
+            reward_mean=_rounded(said.reward_mean),
+            loss=_rounded(said.loss),
+            percent_correct=_rounded(said.percent_correct),
+        )
+    return spread(samples.values())
+
+
+def spread(samples: Iterable[HistorySample]) -> tuple[HistorySample, ...]:
+    ordered = sorted(samples, key=lambda sample: sample.step)
+    if len(ordered) <= HISTORY_LIMIT:
+        return tuple(ordered)
+    first, last = ordered[0].step, ordered[-1].step
+    wanted = [first + (last - first) * i / (HISTORY_LIMIT - 1) for i in range(HISTORY_LIMIT)]
+    chosen = {min(ordered, key=lambda sample: (abs(sample.step - step), sample.step)).step for step in wanted}
+    return tuple(sample for sample in ordered if sample.step in chosen)
+
+
+def checkpoint(situation: Situation) -> CheckpointInfo | None:
+    """The present trainer knows; else the newest that any has spoken of, also one whose pod is gone by now."""
+    said, probe = situation.progress, situation.observed.probes.trainer
+    if said is not None and said.checkpoint is not None:
+        return said.checkpoint
+    heard = probe.answer.checkpoint if probe is not None and probe.answer is not None else None
+    known = [each for each in (situation.run.status.checkpoint, heard) if each is not None]
+    return max(known, key=lambda each: each.step, default=None)
+
+
+def wandb_url(situation: Situation) -> str:
+    said = situation.progress
+    return said.wandb_url if said is not None and said.wandb_url else situation.run.status.wandb_url
+
+
+def results(situation: Situation, progress: RunProgress | None, newest: CheckpointInfo | None) -> Results:
+    return Results(
+        step=progress.step if progress else 0,
+        reward_mean=progress.reward_mean if progress else None,
+        loss=progress.loss if progress else None,
+        percent_correct=progress.percent_correct if progress else None,
+        claim=trainer_claim_name(situation.run) if newest else "",
+        path=newest.path if newest else "",
+        wandb_url=wandb_url(situation),
+    )

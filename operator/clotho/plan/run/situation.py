@@ -1,0 +1,83 @@
+"""Everything that the policies look at, gathered once, and the shape of what they decide."""
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from clotho.api.phases import Phase
+from clotho.api.status import ExportStatus, PolicyInForce, ResolvedEnvironment, StallStatus, TrainingRunStatus
+from clotho.api.training_run import TrainingRun
+from clotho.plan.model import Action, Event, Observed
+from clotho.plan.pods import Pod
+from clotho.plan.run.components import RunComponent, RunComponents
+from clotho.plan.settings import PlanSettings
+from clotho_contract.progress import Progress
+from clotho_contract.termination import Termination
+
+
+class Situation(Struct, frozen=True, kw_only=True):
+    run: TrainingRun  # its status as suspend.py wants it seen, its spec with what policy.py fills in
+    stored: TrainingRunStatus  # its status as it stands in the cluster
+    observed: Observed
+    components: RunComponents
+    now: datetime
+    settings: PlanSettings
+    policy: PolicyInForce | None = None  # that the run starts or was started under,
+    violations: tuple[str, ...] = ()  # where it goes against it, or against what its Environments say
+    waiting_for: str = ""  # an Environment that is not there, or not described yet
+
+    @property
+    def moment(self) -> datetime:
+        """`now` in whole seconds, as it is written into a status."""
+        return self.now.replace(microsecond=0)
+
+    @property
+    def trainer_pod(self) -> Pod | None:
+        return self.components.trainer.pods[0] if self.components.trainer.pods else None
+
+    @property
+    def last_words(self) -> Termination | None:
+        return self.trainer_pod.last_words if self.trainer_pod else None
+
+    @property
+    def progress(self) -> Progress | None:
+        """The present trainer's last words, else its last answer; what an earlier one said does not count."""
+        if self.last_words is not None and self.last_words.progress is not None:
+            return self.last_words.progress
+        probe, pod = self.observed.probes.trainer, self.trainer_pod
+        return probe.answer if probe is not None and pod is not None and probe.pod_uid == pod.uid else None
+
+    @property
+    def total_steps(self) -> int:
+        """As many as the spec asks for; fewer where the data ends before, which only the trainer knows."""
+        asked, inline = self.run.spec.training.steps, self.run.spec.inline
+        if inline is None or not inline.dataset.epochs:
+            return asked
+        said, stored = self.progress, self.run.status.progress
+        return min(asked, (said and said.total_steps) or (stored and stored.total_steps) or asked)
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What a policy wants: the status is composed from it, the actions are carried out as they are."""
+
+    phase: Phase
+    reason: str  # CamelCase, for the conditions
+    message: str  # a sentence for people
+    components: RunComponents
+    actions: tuple[Action, ...] = ()
+    notices: tuple[Event, ...] = ()
+    is_stalled: bool = False  # nothing will move without help: kstatus' Stalled
+    is_refused: bool = False
+    stall: StallStatus | None = None
+    export: ExportStatus | None = None
+    exporter: RunComponent | None = None
+    policy: PolicyInForce | None = None  # taken into the status when the run gets its place,
+    resolved: tuple[ResolvedEnvironment, ...] = ()  # and so are its Environments
+    queued_since: datetime | None = None
+    wake_at: datetime | None = None
+
+
+def fail(situation: Situation, reason: str, message: str, components: RunComponents | None = None) -> Decision:
+    return Decision(
+        phase="Failed", reason=reason, message=message, is_stalled=True, components=components or situation.components
+    )

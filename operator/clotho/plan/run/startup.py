@@ -1,0 +1,109 @@
+"""Everything that a live run needs and that is not there is made, all at once; the pods wait inside for each other."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Final
+
+from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
+from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, delete_pod
+from clotho.plan.pods import Pod
+from clotho.plan.run.completion import has_trained_enough
+from clotho.plan.run.components import RunComponent
+from clotho.plan.run.restarts import vanished
+from clotho.plan.run.situation import Situation
+from clotho.render import objects, pods
+from clotho.render.config import fingerprint, run_config
+from clotho.render.names import base_name, claim_name, pod_name
+
+_CREATED_TOGETHER: Final = timedelta(seconds=60)  # a pod and its Secret may be written at the same time
+
+
+def make_missing(situation: Situation) -> tuple[Action, ...]:
+    """The wall before the pods behind it, the config before those who read it."""
+    return (*_objects(situation), *_pods(situation))
+
+
+def _objects(situation: Situation) -> Iterator[Action]:
+    run, base = situation.run, base_name(situation.run.metadata)
+    yield from write_config(situation)
+    makers: list[tuple[Kind, Callable[..., Manifest]]] = [("Service", objects.service)]
+    if not run.spec.is_inline:
+        makers.insert(0, ("NetworkPolicy", objects.network_policy))
+    if run.spec.trainer.disruption_budget:
+        makers.append(("PodDisruptionBudget", objects.disruption_budget))
+    for kind, make in makers:
+        key = ObjectKey(kind, base)
+        if _is_absent(situation, key) or _differs(situation, key, objects.REVISION):
+            yield Apply(key=key, manifest=make(run))
+    yield from _claims(situation)
+
+
+def write_config(situation: Situation) -> Iterator[Action]:
+    """Again when the spec has changed: the trainer re-reads `training.steps`, the exporter reads `export`."""
+    run = situation.run
+    config = run_config(run, situation.settings.render.cluster_domain)
+    secret = ObjectKey("Secret", base_name(run.metadata))
+    if _is_absent(situation, secret):
+        yield Create(key=secret, manifest=objects.secret(run, config), random_keys=objects.RANDOM_KEYS)
+    elif _differs(situation, secret, fingerprint(config)):
+        yield Apply(key=secret, manifest=objects.secret(run, config))
+
+
+def _claims(situation: Situation) -> Iterator[Create]:
+    run = situation.run
+    if run.spec.storage.ephemeral:
+        return
+    components: tuple[Component, ...] = (TRAINER,) if run.spec.is_inline else (API_SERVER, TRAINER)
+    for component in components:
+        key = ObjectKey("PersistentVolumeClaim", claim_name(run.metadata, component))
+        is_brought_along = component == TRAINER and run.spec.storage.claim_name
+        if not is_brought_along and _is_absent(situation, key):
+            yield Create(key=key, manifest=objects.claim(run, component))
+
+
+def _pods(situation: Situation) -> Iterator[Create]:
+    for component in situation.components:
+        if component.kind == ENVIRONMENT and has_trained_enough(situation):
+            continue
+        taken = {pod.index for pod in component.pods}
+        missing = [index for index in range(component.replicas) if index not in taken]
+        expected = len(missing) - vanished(situation, component, missing)
+        for count, index in enumerate(missing, start=1):
+            environment = component.name if component.kind == ENVIRONMENT else ""
+            key = ObjectKey("Pod", pod_name(situation.run.metadata, component.kind, environment, index))
+            restarts = component.record.restarts + max(0, count - expected)
+            yield Create(key=key, manifest=_render(situation, component, index, restarts))
+
+
+def _render(situation: Situation, component: RunComponent, index: int, restarts: int) -> Manifest:
+    run, settings = situation.run, situation.settings.render
+    if component.kind == API_SERVER:
+        return pods.api_server_pod(run, settings, restarts)
+    if component.kind == TRAINER:
+        return pods.trainer_pod(run, settings, restarts, run.status.attempt + 1)
+    spec = next(each for each in run.spec.environments if each.name == component.name)
+    return pods.environment_pod(run, spec, index, settings, restarts)
+
+
+def remove_surplus(situation: Situation) -> tuple[Delete, ...]:
+    """Replicas beyond those asked for, and pods whose tokens are void because their Secret was made anew."""
+    secret = situation.observed.objects.get(ObjectKey("Secret", base_name(situation.run.metadata)))
+    void_before = None if secret is None else secret.created_at - _CREATED_TOGETHER
+
+    def is_surplus(component: RunComponent, pod: Pod) -> bool:
+        created = pod.metadata.creation_timestamp
+        is_void = void_before is not None and created is not None and created < void_before
+        return not pod.is_terminating and (pod.index >= component.replicas or is_void)
+
+    return tuple(
+        delete_pod(pod) for component in situation.components for pod in component.pods if is_surplus(component, pod)
+    )
+
+
+def _is_absent(situation: Situation, key: ObjectKey) -> bool:
+    return key not in situation.observed.objects
+
+
+def _differs(situation: Situation, key: ObjectKey, fingerprint: str) -> bool:
+    seen = situation.observed.objects.get(key)
+    return seen is not None and not seen.is_terminating and seen.fingerprint != fingerprint

@@ -1,0 +1,251 @@
+"""The status that a decision amounts to: kstatus-correct conditions, and no write that nobody would miss."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
+
+from clotho.api.names import API_SERVER, Component
+from clotho.api.phases import FINISHED_PHASES
+from clotho.api.status import (
+    Components,
+    ComponentStatus,
+    Condition,
+    ConditionType,
+    ExportStatus,
+    RunProgress,
+    TrainingRunStatus,
+    Truth,
+)
+from clotho.plan.conditions import Wanted, conditions
+from clotho.plan.model import Event
+from clotho.plan.run import progress as reported
+from clotho.plan.run.components import RunComponent
+from clotho.plan.run.health import component_state
+from clotho.plan.run.situation import Decision, Situation
+from clotho.plan.times import earliest, later
+
+_COMPONENT_CONDITIONS: dict[Component, ConditionType] = {
+    "api-server": "APIServerReady",
+    "trainer": "TrainerReady",
+    "environment": "EnvironmentsReady",
+}
+
+
+def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
+    run, before = situation.run, situation.run.status
+    if before.is_finished:
+        return _after_the_end(situation, decision)
+    progress, checkpoint = reported.run_progress(situation), reported.checkpoint(situation)
+    is_finished = decision.phase in FINISHED_PHASES
+    return TrainingRunStatus(
+        phase=decision.phase,
+        observed_generation=run.metadata.generation,
+        message=_message(situation, decision, progress),
+        conditions=_conditions(situation, decision),
+        progress=progress,
+        history=reported.history(situation),
+        components=_components(decision),
+        resolved=decision.resolved or situation.stored.resolved,
+        policy=decision.policy or before.policy,
+        queued_since=decision.queued_since,
+        attempt=max([before.attempt, *(pod.attempt for pod in decision.components.trainer.pods)]),
+        restarts=sum(component.record.restarts for component in decision.components),
+        checkpoint=checkpoint,
+        stall=decision.stall,
+        results=reported.results(situation, progress, checkpoint) if is_finished else None,
+        wandb_url=reported.wandb_url(situation),
+        start_time=before.start_time or _first_pod_time(situation),
+        running_time=before.running_time or (situation.moment if decision.phase == "Running" else None),
+        completion_time=situation.moment if is_finished else None,
+        written_at=before.written_at,
+    )
+
+
+def _after_the_end(situation: Situation, decision: Decision) -> TrainingRunStatus:
+    """The verdict stands; only the pods may still change."""
+    pods = {found.type: found for found in _built(situation, _component_conditions(decision))}
+    return msgspec.structs.replace(
+        situation.run.status,
+        observed_generation=situation.run.metadata.generation,
+        components=_components(decision),
+        conditions=(
+            *(pods.get(each.type, each) for each in situation.run.status.conditions if each.type != "Exported"),
+            *_export_conditions(situation, decision.export),
+        ),
+        export=decision.export,
+    )
+
+
+def _export_conditions(situation: Situation, export: ExportStatus | None) -> tuple[Condition, ...]:
+    if export is None:
+        return ()
+    truth: Truth = "True" if export.phase == "Completed" else "False"
+    message = export.message if export.is_over else ""  # else it would change with every file
+    return _built(situation, [("Exported", truth, export.phase, message)])
+
+
+def _message(situation: Situation, decision: Decision, progress: RunProgress | None) -> str:
+    if decision.reason != "Running" or progress is None:
+        return decision.message
+    said, total = situation.progress, progress.total_steps
+    if said is not None and said.state == "compiling":
+        return f"Compiling the model's layers for step {said.step + 1} of {total}; later steps are faster."
+    return f"Training: step {progress.step} of {total} is done."
+
+
+def _components(decision: Decision) -> Components:
+    components = decision.components
+    return Components(
+        api_server=_component(components.api_server) if components.api_server.replicas else None,
+        trainer=_component(components.trainer),
+        environments=tuple(_component(component) for component in components.environments),
+        exporter=_component(decision.exporter) if decision.exporter else None,
+    )
+
+
+def _component(component: RunComponent) -> ComponentStatus:
+    return msgspec.structs.replace(
+        component.record,
+        state=component_state(component),
+        replicas=component.replicas,
+        ready=component.ready,
+        pod=component.pods[0].name if component.pods else "",
+    )
+
+
+def _first_pod_time(situation: Situation) -> datetime | None:
+    return earliest(pod.metadata.creation_timestamp for component in situation.components for pod in component.pods)
+
+
+def _conditions(situation: Situation, decision: Decision) -> tuple[Condition, ...]:
+    """kstatus: Reconciling and Stalled are only there when True; Ready is absent where rest is what was asked for."""
+    phase, reason, message = decision.phase, decision.reason, decision.message
+    wanted: list[Wanted] = [
+        ("Accepted", "False", "Invalid", message) if decision.is_refused else ("Accepted", "True", "Valid", "")
+    ]
+    wanted += _component_conditions(decision)
+    if phase not in ("Stopped", "Suspended"):
+        is_up = phase == "Completed" or (
+            phase == "Running" and all(component.is_ready for component in decision.components)
+        )
+        is_ready = is_up and not decision.is_stalled
+        wanted.append(("Ready", "True" if is_ready else "False", reason, message))
+        if not is_ready and not decision.is_stalled and phase != "Failed":
+            wanted.append(("Reconciling", "True", reason, message))
+    if decision.is_stalled:
+        wanted.append(("Stalled", "True", reason, message))
+    if phase in FINISHED_PHASES:
+        wanted.append(("Succeeded", "True" if phase == "Completed" else "False", reason, message))
+    return _built(situation, wanted)
+
+
+def _component_conditions(decision: Decision) -> list[Wanted]:
+    found: list[Wanted] = []
+    for kind, condition in _COMPONENT_CONDITIONS.items():
+        components = [component for component in decision.components if component.kind == kind]
+        if not components or (kind == API_SERVER and not components[0].replicas):
+            continue  # an inline run has a trainer only
+        behind = next((component for component in components if not component.is_ready), None)
+        if behind is None:
+            found.append((condition, "True", "Ready", ""))
+        else:
+            count = f"{behind.ready} of {behind.replicas} pods are ready" if behind.replicas > 1 else ""
+            found.append((condition, "False", component_state(behind), count))
+    return found
+
+
+def _built(situation: Situation, wanted: Iterable[Wanted]) -> tuple[Condition, ...]:
+    return conditions(wanted, situation.stored.conditions, situation.moment, situation.run.metadata.generation)
+
+
+def write_time(situation: Situation, new: TrainingRunStatus) -> datetime | None:
+    """When `new` should replace the stored status: at once if it matters, later if it can wait, None for never."""
+    old, settings = situation.stored, situation.settings
+    if _without_numbers(new) == _without_numbers(old):
+        if _numbers(new) == _numbers(old):
+            return None
+        if situation.last_words is not None:  # the pod that says it may be gone in a moment
+            return situation.now
+        return later(old.written_at or situation.now, settings.progress_interval_seconds)
+    if _can_wait(old, new):
+        return later(old.written_at or _begun(situation), settings.settle_seconds)
+    return situation.now
+
+
+def _begun(situation: Situation) -> datetime:
+    """When the first object of the run was made; a run may have waited long for its turn before that."""
+    made = [seen.created_at for seen in situation.observed.objects.values()]
+    asked = situation.run.metadata.creation_timestamp if situation.observed.refused else None
+    return earliest([*made, _first_pod_time(situation), asked]) or situation.now
+
+
+def _can_wait(old: TrainingRunStatus, new: TrainingRunStatus) -> bool:
+    """The first sign of life, and small changes inside a phase: all components get ready within a moment or two."""
+    if old.observed_generation == -1:
+        is_small = not new.restarts and new.condition("Stalled") is None
+        is_first = new.phase in ("Pending", "Starting") and not (new.policy or new.queued_since or new.resolved)
+        return is_small and is_first and not _is_waiting(new)
+    return _essence(old) == _essence(new)
+
+
+def _is_waiting(status: TrainingRunStatus) -> bool:
+    """For something outside the run: nothing that would soon be said again is on its way."""
+    reconciling = status.condition("Reconciling")
+    return reconciling is not None and reconciling.reason.startswith("WaitingFor")
+
+
+def _essence(status: TrainingRunStatus) -> tuple[object, ...]:
+    stalled = status.condition("Stalled")
+    return (
+        status.phase,
+        status.observed_generation,
+        status.restarts,
+        status.attempt,
+        status.stall,
+        status.policy,
+        status.resolved,
+        status.queued_since,
+        stalled and stalled.reason,
+        status.results,
+        status.export and (status.export.phase, status.export.settings),
+        [record.failures for record in _records(status)],
+        [record.retries for record in _records(status) if record.retries],
+    )
+
+
+def _records(status: TrainingRunStatus) -> tuple[ComponentStatus, ...]:
+    components = status.components
+    if components is None:
+        return ()
+    return tuple(
+        component
+        for component in (components.api_server, components.trainer, *components.environments, components.exporter)
+        if component is not None
+    )
+
+
+def _numbers(status: TrainingRunStatus) -> tuple[object, ...]:
+    return (status.message, status.progress, status.history, status.checkpoint, status.wandb_url, status.export)
+
+
+def _without_numbers(status: TrainingRunStatus) -> TrainingRunStatus:
+    ready = status.condition("Ready")
+    message = "" if ready is not None and ready.status == "True" else status.message  # it counts the steps
+    export = status.export and msgspec.structs.replace(status.export, percent=0, message="")
+    return msgspec.structs.replace(
+        status,
+        progress=None,
+        history=(),
+        checkpoint=None,
+        wandb_url="",
+        message=message,
+        export=export,
+        written_at=None,
+    )
+
+
+def phase_events(old: TrainingRunStatus, new: TrainingRunStatus) -> tuple[Event, ...]:
+    if new.phase in (old.phase, "Pending"):
+        return ()
+    return (Event(type="Warning" if new.phase == "Failed" else "Normal", reason=new.phase, message=new.message),)

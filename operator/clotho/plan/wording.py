@@ -1,0 +1,7 @@
+"""Messages for people, formed the same way everywhere."""
+
+
+def sentence(text: str) -> str:
+    """Capital letter and full stop, whatever other people's words look like."""
+    text = " ".join(text.split())
+    return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")

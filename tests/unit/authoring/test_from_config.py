@@ -1,0 +1,129 @@
+"""Config files of other trainers become runs that mean the same, or one sentence for everything that is wrong."""
+
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from clotho.api import validation
+from clotho.api.training_run import TrainingRunSpec
+from clotho.authoring.from_config import ConfigFileError, convert
+
+FILE = """
+model:
+  name: hf.co/Qwen/Qwen3-0.6B-GGUF:Q8_0
+  torch_dtype: bf16
+  lora: {r: 16, alpha: 32, target_modules: [q_proj, v_proj]}
+generation: {num_generations: 4, max_new_tokens: 256, temperature: 0.8, top_p: 0.9}
+training:
+  learning_rate: 1e-5
+  batch_size: 2
+  gradient_accumulation_steps: 3
+  max_steps: 200
+  epochs: 2
+  reward_model: rewards:score
+  output_dir: ./out
+data: {path: train.jsonl, prompt_field: question, expected_field: answer}
+wandb: {project: grpo, mode: offline}
+"""
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """Sections are replaced field by field; a field that is None is taken out."""
+    made: dict[str, Any] = yaml.safe_load(FILE)
+    for section, fields in changes.items():
+        made[section] = made.get(section, {}) | fields
+        made[section] = {name: value for name, value in made[section].items() if value is not None}
+    return made
+
+
+def test_the_whole_file() -> None:
+    converted = convert(document())
+    assert converted.spec == {
+        "model": {"name": "Qwen/Qwen3-0.6B", "dtype": "bfloat16"},
+        "training": {
+            "lora": {"rank": 16, "alpha": 32.0, "targetModules": "q_proj,v_proj"},
+            "learningRate": 1e-5,
+            "steps": 200,
+            "batchSize": 24,  # two prompts, three times, four answers each
+            "checkpoint": {"everySteps": 50},
+        },
+        "inline": {
+            "groupSize": 4,
+            "maxCompletionTokens": 256,
+            "dataset": {"epochs": 2, "path": "train.jsonl", "promptField": "question", "expectedField": "answer"},
+            "rewards": {"model": "rewards:score"},
+        },
+        "inference": {"temperature": 0.8},
+        "tracking": {"wandb": {"project": "grpo", "mode": "offline"}},
+    }
+    assert [note.split(":")[0] for note in converted.notes] == [
+        "generation.top_p is left out",
+        "training.output_dir is left out",
+    ]
+
+
+def test_the_run_is_one_that_the_operator_accepts() -> None:
+    spec = msgspec.convert(convert(document()).spec, TrainingRunSpec)
+    assert validation.problems("mine", spec) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "value"),
+    [
+        ({"model": {"use_lora": False}}, "training.lora.rank", 0),
+        ({"model": {"load_in_4bit": True}}, "model.quantization", "nf4"),
+        ({"model": {"torch_dtype": "torch.float16"}}, "model.dtype", "float16"),
+        ({"training": {"save_steps": 10}}, "training.checkpoint.everySteps", 10),
+        ({"training": {"max_steps": None}}, "training.steps", 1_000_000),
+        ({"generation": {"num_generations": None}}, "training.batchSize", 48),
+        ({"wandb": {"enabled": False}}, "tracking", None),
+    ],
+)
+def test_what_counts_for_something_else(changes: dict[str, Any], path: str, value: object) -> None:
+    found: Any = convert(document(**changes)).spec
+    for name in path.split("."):
+        found = found.get(name)
+    assert found == value
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"training": {"learnin_rate": 1}}, "unknown field training.learnin_rate; did you mean learning_rate?"),
+        ({"generations": {"n": 1}}, "unknown section generations; did you mean generation?; there are model"),
+        ({"model": {"name": None}}, "model.name is missing"),
+        ({"training": {"max_steps": None, "epochs": None}}, "training.max_steps or training.epochs is missing"),
+        ({"training": {"reward_model": None}}, "training.reward_model is missing"),
+        ({"data": {"path": None}}, "data.path or data.hub is missing"),
+        ({"training": {"batch_size": 0}}, "training.batch_size: 0 is not a positive whole number"),
+        ({"training": {"learning_rate": "fast"}}, "training.learning_rate: must be a number greater than 0"),
+        ({"generation": {"num_generations": 1}}, "generation.num_generations: must be a whole number of at least 2"),
+        (
+            {"training": {"batch_size": 100_000}},
+            "training.batch_size times training.gradient_accumulation_steps times generation.num_generations: must be",
+        ),
+        ({"training": {"max_steps": None, "lr_scheduler_type": "cosine"}}, "must know where it ends"),
+        ({"model": {"name": "ollama/qwen3:8b"}}, "model: ollama/qwen3:8b is a name of Ollama's library"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigFileError) as caught:
+        convert(document(**changes))
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("nonsense", [None, [], "model", {"model": "Qwen/Qwen3-0.6B"}, {"model": {}}])
+def test_nonsense(nonsense: object) -> None:
+    with pytest.raises(ConfigFileError):
+        convert(nonsense)
+
+
+def test_problems_of_the_spec_are_told_in_the_words_of_the_file() -> None:
+    converted = convert(document())
+    told = converted.in_their_words("training.batchSize and inline.dataset.path, but not training.batchSizes")
+    assert told == (
+        "training.batch_size times training.gradient_accumulation_steps times generation.num_generations "
+        "and data.path, but not training.batchSizes"
+    )

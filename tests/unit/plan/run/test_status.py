@@ -1,0 +1,306 @@
+"""What reaches a status, and when: honest, and no write that nobody would miss."""
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from clotho.api.training_run import UnreadableRun, parse
+from clotho.plan.model import ObjectKey, Observed, Refusal
+from clotho.plan.run.plan import plan
+from clotho.plan.run.progress import spread
+from clotho_contract.progress import HistorySample
+from unit.plan.kstatus import kstatus
+from unit.plan.run.world import START, World, minimal_spec, running_world, stamp
+
+
+def test_a_quick_start_costs_nine_creations_and_one_status_write() -> None:
+    world = World(minimal_spec(storage={"ephemeral": True}, environments=[{"name": "letters", "config": {}}]))
+    first = world.reconcile()
+    assert [action.key.kind for action in first.actions] == ["Secret", "NetworkPolicy", "Service", *["Pod"] * 3]
+    world.start_all()
+    world.settle()
+    assert world.phase == "Running"
+    assert world.status_writes == 1
+
+
+def test_a_slow_start_says_that_it_started_after_a_second() -> None:
+    world = World()
+    first = world.reconcile()
+    assert first.status is None
+    assert first.wake_at == START + timedelta(seconds=1)
+    world.advance(1)
+    world.reconcile()
+    assert world.phase == "Starting"
+    assert kstatus(world.run) == "InProgress"
+    assert "Waiting for the API server, the trainer, environment letters (0 of 2)" in world.now_status.message
+
+
+def test_progress_is_written_at_most_every_thirty_seconds() -> None:
+    world = running_world()
+    writes = world.status_writes
+    for second in range(1, 60):
+        world.advance(1)
+        world.make_progress(second)
+        world.reconcile()
+    assert world.status_writes - writes == 1
+    assert world.now_status.progress
+    reached = world.now_status.progress.step
+    assert 25 <= reached <= 30
+    assert world.now_status.message == f"Training: step {reached} of 100 is done."
+
+
+def test_a_step_that_compiles_first_is_told_from_one_that_hangs() -> None:
+    world = running_world()
+    world.make_progress(0)
+    for state, message in [
+        ("waiting", "Training: step 0 of 100 is done."),
+        ("compiling", "Compiling the model's layers for step 1 of 100; later steps are faster."),
+        ("training", "Training: step 0 of 100 is done."),
+        ("of a newer trainer", "Training: step 0 of 100 is done."),
+    ]:
+        assert world.probes.trainer
+        answer = msgspec.structs.replace(world.probes.trainer.answer, state=state)  # and no other figure changes
+        probe = msgspec.structs.replace(world.probes.trainer, answer=answer)
+        world.probes = msgspec.structs.replace(world.probes, trainer=probe)
+        world.advance(31)
+        world.settle()
+        assert world.now_status.message == message
+
+
+def test_a_transition_takes_the_newest_progress_along() -> None:
+    world = running_world()
+    world.make_progress(17)
+    world.change_spec(stop=True)
+    world.reconcile()
+    assert world.now_status.progress
+    assert world.now_status.progress.step == 17
+
+
+def test_progress_in_numbers() -> None:
+    world = running_world()
+    world.make_progress(
+        25,
+        reward_mean=0.6123456789,
+        loss=float("nan"),
+        tokens_per_second=4310.0,
+        seconds_per_step=2.0,
+        wandb_url="https://w",
+    )
+    world.advance(31)
+    world.settle()
+    status = world.now_status
+    assert status.progress
+    assert (status.progress.percent, status.progress.eta_seconds) == (25, 150)
+    assert (status.progress.reward_mean, status.progress.loss) == (0.6123, None)
+    assert status.wandb_url == "https://w"
+    assert [sample.step for sample in status.history] == [25]
+
+
+def test_a_restarted_trainer_does_not_wipe_out_what_is_known() -> None:
+    world = running_world()
+    world.make_progress(40, reward_mean=0.7)
+    world.advance(31)
+    world.settle()
+    del world.pods[world.named("trainer")]
+    world.settle()
+    world.start_all()
+    world.make_progress(25, "loading")
+    world.advance(31)
+    world.settle()
+    assert world.now_status.progress
+    assert (world.now_status.progress.step, world.now_status.progress.reward_mean) == (40, 0.7)
+
+
+def test_history_is_spread_over_the_run() -> None:
+    samples = [HistorySample(step=step) for step in range(1, 1000)]
+    chosen = [sample.step for sample in spread(samples)]
+    assert len(chosen) == 10
+    assert (chosen[0], chosen[-1]) == (1, 999)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(chosen)]
+    assert max(gaps) - min(gaps) <= 2
+
+
+def test_history_grown_step_by_step_stays_spread_and_bounded() -> None:
+    kept: tuple[HistorySample, ...] = ()
+    for step in range(1, 500):
+        kept = spread((*kept, HistorySample(step=step)))
+        assert len(kept) <= 10
+        assert spread(kept) == kept
+    gaps = [later.step - earlier.step for earlier, later in itertools.pairwise(kept)]
+    assert kept[0].step == 1
+    assert max(gaps) < 150
+
+
+def pending(**status: Any) -> World:
+    world = World()
+    world.settle()
+    world.pods[world.named("trainer")]["status"] |= status
+    world.settle()
+    return world
+
+
+def waiting(reason: str, message: str = "") -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"containerStatuses": [{"name": "main", "image": "registry/x:1", "state": state}]}
+
+
+def test_the_schedulers_own_words_are_passed_on() -> None:
+    words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    world = pending(conditions=[scheduled])
+    assert world.now_status.message == f"Waiting for a node with 1 nvidia.com/gpu: {words}"
+    assert kstatus(world.run) == "InProgress"
+    world.pods[world.named("trainer")]["spec"]["nodeName"] = "gpu-1"
+    world.settle()
+    assert words not in world.now_status.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "phase", "words"),
+    [
+        ("ImagePullBackOff", "not found", "Starting", "The image registry/x:1 of the trainer cannot be pulled"),
+        ("InvalidImageName", "", "Failed", "cannot be pulled (InvalidImageName)"),
+        ("CreateContainerConfigError", 'secret "wandb" not found', "Starting", 'secret "wandb" not found'),
+        ("ContainerCreating", "", "Starting", "Waiting for"),
+    ],
+)
+def test_what_keeps_a_container_from_starting(reason: str, message: str, phase: str, words: str) -> None:
+    world = pending(**waiting(reason, message))
+    assert world.phase == phase
+    assert words in world.now_status.message
+
+
+def test_volumes_that_do_not_come_are_named_after_a_while() -> None:
+    world = World(minimal_spec())
+    world.settle()
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(world.now)}
+    unprepared = {"type": "PodReadyToStartContainers", "status": "False"}
+    pod = world.pods[world.named("trainer")]
+    volumes = [{"name": name, "configMap": {"name": "rewards"}} for name in ("code", "dataset")]
+    pod["spec"] |= {"nodeName": "gpu-1", "volumes": volumes}
+    pod["status"] |= waiting("ContainerCreating") | {"conditions": [bound, unprepared]}
+    world.settle()
+    assert world.now_status.message.startswith("Waiting for")
+    wake_at = world.plan().wake_at
+    assert wake_at is not None
+    assert (wake_at - world.now).total_seconds() <= 30
+    world.advance(30)
+    world.settle()
+    assert world.now_status.message == (
+        "The trainer waits for its volumes or its network on node gpu-1; it mounts ConfigMap rewards; "
+        f"`kubectl describe pod {world.named('trainer')}` says what is missing."
+    )
+    unprepared["status"] = "True"
+    world.settle()
+    assert "volumes" not in world.now_status.message, "an image may take its time"
+
+
+def test_what_cannot_heal_is_not_hidden_behind_what_may() -> None:
+    world = pending(**waiting("ImagePullBackOff"))
+    world.pods[world.named("environment")]["status"] |= waiting("InvalidImageName")
+    world.settle()
+    assert world.phase == "Failed"
+    assert "environment letters" in world.now_status.message
+
+
+def test_a_pod_that_does_not_end_is_reported_and_never_forced() -> None:
+    world = running_world()
+    world.delete_pod(world.named("trainer"))
+    world.pods[world.named("trainer")]["spec"]["nodeName"] = "lost-node"
+    world.advance(400)
+    world.settle()
+    assert "on node lost-node does not end" in world.now_status.message
+    assert world.plan().actions == ()
+
+
+@pytest.mark.parametrize(("permanent", "phase"), [(True, "Failed"), (False, "Starting")])
+def test_what_the_api_server_refuses_is_said_in_its_words(permanent: bool, phase: str) -> None:
+    world = World()
+    world.settle()
+    key = ObjectKey("Pod", world.named("trainer"))
+    del world.pods[key.name]
+    refusal = Refusal(message="exceeded quota: gpus", is_permanent=permanent)
+    observed = msgspec.structs.replace(world.observed, refused={key: refusal})
+    world.carry_out(plan(world.run, observed, world.now + timedelta(seconds=5), world.settings))
+    assert world.phase == phase
+    assert "refused Pod demo-0123abcd-trainer: exceeded quota: gpus" in world.now_status.message
+
+
+def test_a_wrong_spec_that_slipped_through_is_refused_and_nothing_is_created() -> None:
+    world = World(minimal_spec(training={"steps": 1, "batchSize": 100}))
+    world.settle()
+    accepted = world.now_status.condition("Accepted")
+    assert accepted
+    assert accepted.status == "False"
+    assert accepted.message == (
+        "The spec is not valid: training.batchSize: 100 is not a multiple of group_size 8 (environment letters); "
+        "use 96 or 104."
+    )
+    assert kstatus(world.run) == "Failed"
+    assert not world.pods
+    assert not world.objects
+
+
+def test_a_template_that_is_no_pod_is_refused() -> None:
+    world = World(minimal_spec(trainer={"template": {"spec": {"containers": "many"}}}))
+    world.settle()
+    assert "spec.trainer.template.spec.containers: expected a list, got a string." in world.now_status.message
+    assert not world.pods
+
+
+def test_pods_of_a_run_whose_spec_became_wrong_are_left_alone() -> None:
+    world = running_world()
+    world.change_spec(training={"steps": 1, "batchSize": 100})
+    world.settle()
+    assert len(world.pods) == 4
+    assert world.phase == "Running"
+    assert kstatus(world.run) == "Failed"
+
+
+def test_a_spec_that_does_not_decode_is_reported_once_with_its_field() -> None:
+    body = {
+        "metadata": {"name": "demo", "uid": "u", "generation": 3},
+        "spec": minimal_spec(training={"steps": "many"}),
+        "status": {"phase": "Running"},
+    }
+    run = parse(body)
+    assert isinstance(run, UnreadableRun)
+    said = plan(run, Observed(), START, World().settings)
+    assert said.actions == ()
+    assert said.status
+    assert said.status.phase == "Running"
+    assert said.status.message == "The spec is not valid: spec.training.steps: expected `int`, got `str`."
+    assert said.status.observed_generation == 3
+    again = msgspec.structs.replace(run, status=said.status)
+    assert plan(again, Observed(), START + timedelta(hours=1), World().settings).status is None
+
+
+def test_events_come_with_the_status_that_they_are_about_and_only_on_transitions() -> None:
+    world = running_world()
+    assert world.events == ["Starting", "Running"]
+    world.settle()
+    world.change_spec(stop=True)
+    for _ in range(5):
+        world.settle()
+        world.terminate()
+    assert world.events == ["Starting", "Running", "Stopping", "Stopped"]
+
+
+def test_replicas_up_and_down() -> None:
+    world = running_world()
+    environment = world.spec["environments"][0]
+    world.change_spec(environments=[environment | {"replicas": 4}])
+    world.settle()
+    assert world.components().count("environment") == 4
+    assert world.phase == "Running", "the others go on"
+    world.start_all()
+    world.change_spec(environments=[environment | {"replicas": 1}])
+    world.settle()
+    world.terminate()
+    world.settle()
+    assert world.components().count("environment") == 1
+    assert world.named("environment").endswith("-0")
+    assert kstatus(world.run) == "Current"
