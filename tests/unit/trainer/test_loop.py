@@ -15,11 +15,11 @@ from clotho_contract.config import Endpoints, RunConfig, RunIdentity
 from clotho_contract.progress import State
 from clotho_contract.settings import Model, Training
 from clotho_trainer.reporting.board import Board
-from clotho_trainer.rollouts.source import Reading
 from clotho_trainer.training.batch import Batch, Rules
 from clotho_trainer.training.checkpoints import Checkpoints
 from clotho_trainer.training.groups import Group
 from clotho_trainer.training.loop import TrainingLoop
+from clotho_trainer.training.source import Reading
 
 CONFIG = RunConfig(
     run=RunIdentity(name="run", namespace="default", id="run-1"),

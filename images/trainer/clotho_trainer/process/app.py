@@ -26,9 +26,9 @@ from clotho_trainer.process.training import Training
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.rollouts.api_server import ApiServer
 from clotho_trainer.rollouts.leases import LeaseSource
-from clotho_trainer.rollouts.source import Source
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.source import Source
 
 log = logging.getLogger(__name__)
 

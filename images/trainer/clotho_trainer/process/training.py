@@ -20,10 +20,10 @@ from clotho_trainer.reporting import tracking
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.reporting.progress_bar import follow
 from clotho_trainer.reporting.tracking import Tracker
-from clotho_trainer.rollouts.source import Source
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.checkpoints import Checkpoints
 from clotho_trainer.training.loop import TrainingLoop
+from clotho_trainer.training.source import Source
 
 log = logging.getLogger(__name__)
 

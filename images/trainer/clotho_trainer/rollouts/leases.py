@@ -9,9 +9,9 @@ from typing import Any
 from clotho_contract.config import RunConfig
 from clotho_contract.progress import State
 from clotho_trainer.rollouts.api_server import ApiServer, Lease, LeaseLostError
-from clotho_trainer.rollouts.source import Reading
 from clotho_trainer.training import groups
 from clotho_trainer.training.backend import Backend
+from clotho_trainer.training.source import Reading
 
 log = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.reporting.tracking import Sample, Tracker
-from clotho_trainer.rollouts.source import Delivery, Source
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.batch import Batch, prepare
 from clotho_trainer.training.checkpoints import Checkpoints
 from clotho_trainer.training.schedule import learning_rate
+from clotho_trainer.training.source import Delivery, Source
 
 log = logging.getLogger(__name__)
 

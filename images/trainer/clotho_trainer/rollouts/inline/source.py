@@ -21,9 +21,9 @@ from clotho_trainer.rollouts.inline.records import Record
 from clotho_trainer.rollouts.inline.rewards import Scores, score_group
 from clotho_trainer.rollouts.inline.rollouts import Policy, PromptTooLongError, Rollouts, Trajectory
 from clotho_trainer.rollouts.inline.task import Task
-from clotho_trainer.rollouts.source import Reading
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.groups import NOT_SAMPLED, UNTRAINED, GenerationParams, Group, Override
+from clotho_trainer.training.source import Reading
 
 log = logging.getLogger(__name__)
 
