@@ -9,7 +9,7 @@ UV := $(or $(shell command -v uv 2>/dev/null),.tools/uv/bin/uv)
 VENV := .venv/.complete
 TOOLS := .tools/cluster/.complete
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
-CLUSTER_TOOL := PYTHONPATH=dev .tools/cluster/bin/python -m cluster
+CLUSTER_TOOL := PYTHONPATH=dev .tools/cluster/bin/python -m clotho_dev.cluster
 
 help: ## Show this table
 	@printf 'Clotho: reinforcement-learning fine-tuning on Kubernetes.\n\n'
@@ -32,23 +32,23 @@ $(TOOLS): pyproject.toml uv.lock | $(UV)
 
 .PHONY: demo
 demo: $(TOOLS) ## Train a small policy for real: cluster, chart, one TrainingRun, live view
-	@PYTHONPATH=dev:operator .tools/cluster/bin/python dev/demo.py
+	@PYTHONPATH=dev:operator .tools/cluster/bin/python -m clotho_dev.demo
 
 .PHONY: test lint format unit integration e2e
 test: $(VENV) ## Run every test tier that this machine can run
-	@$(RUN) python dev/tiers.py
+	@$(RUN) PYTHONPATH=dev python -m clotho_dev.tiers
 
 lint: $(VENV) ## Check style, types, layers and generated files
-	@$(RUN) python dev/tiers.py lint
+	@$(RUN) PYTHONPATH=dev python -m clotho_dev.tiers lint
 
 unit: $(VENV) ## Run the unit tests (no I/O, seconds)
-	@$(RUN) python dev/tiers.py unit
+	@$(RUN) PYTHONPATH=dev python -m clotho_dev.tiers unit
 
 integration: $(VENV) ## Run the tests that need a real API server or real processes
-	@$(RUN) python dev/tiers.py integration
+	@$(RUN) PYTHONPATH=dev python -m clotho_dev.tiers integration
 
 e2e: $(VENV) ## Run the tests on a real node with real pods (root)
-	@$(RUN) python dev/tiers.py e2e
+	@$(RUN) PYTHONPATH=dev python -m clotho_dev.tiers e2e
 
 format: $(VENV) ## Format the Python code
 	@$(RUN) ruff format . && $(RUN) ruff check --fix .

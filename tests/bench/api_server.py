@@ -23,9 +23,10 @@ from typing import TypeVar
 
 import aiohttp
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / folder) for folder in ("dev", "tests")]
 
-from trajectory_servers import ServerProcess, ToolUnavailableError, atropos_python, start_atropos, start_ours
+from rig.trajectory_servers import ServerProcess, ToolUnavailableError, atropos_python, start_atropos, start_ours  # noqa: E402
 
 T = TypeVar("T")
 GROUP_SIZE = 8

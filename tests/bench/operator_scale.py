@@ -28,10 +28,10 @@ import uvloop  # noqa: E402
 from aiohttp import web  # noqa: E402
 
 from clotho.cluster.credentials import from_kubeconfig  # noqa: E402
-from cluster import binaries  # noqa: E402
-from cluster.control_plane import PROGRAMS, ControlPlane  # noqa: E402
-from cluster.pki import Identity  # noqa: E402
-from cluster.process import Component  # noqa: E402
+from clotho_dev.cluster import binaries  # noqa: E402
+from clotho_dev.cluster.control_plane import PROGRAMS, ControlPlane  # noqa: E402
+from clotho_dev.cluster.pki import Identity  # noqa: E402
+from clotho_dev.cluster.process import Component  # noqa: E402
 from rig.cluster_access import ClusterAccess, run_manifest  # noqa: E402
 from rig.operator_process import OperatorProcess  # noqa: E402
 

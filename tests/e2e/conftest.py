@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.embedded import kubectl_for
-from cluster.kubectl import Kubectl
-from cluster.target import Embedded
-from namespaces import fresh_namespace
+from clotho_dev.cluster.embedded import kubectl_for
+from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.target import Embedded
+from rig.namespaces import fresh_namespace
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from cluster import binaries
-from cluster.control_plane import PROGRAMS, ControlPlane
-from cluster.kubectl import Kubectl
-from namespaces import fresh_namespace
+from clotho_dev.cluster import binaries
+from clotho_dev.cluster.control_plane import PROGRAMS, ControlPlane
+from clotho_dev.cluster.kubectl import Kubectl
 from rig.cluster_access import ClusterAccess
 from rig.fake_kubelet import FakeKubelet
 from rig.meddling_proxy import MeddlingProxy
+from rig.namespaces import fresh_namespace
 from rig.operator_process import FAST, OperatorProcess, has_traceback
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from cluster.kubectl import Kubectl
+from clotho_dev.cluster.kubectl import Kubectl
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "clotho"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 
-from cluster.process import die_with_parent
+from clotho_dev.cluster.process import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 FAST = {

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from cluster.kubectl import Kubectl
+from clotho_dev.cluster.kubectl import Kubectl
 
 Json = dict[str, Any]
 

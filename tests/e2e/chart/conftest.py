@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster import binaries
-from cluster.chart import IMAGE_KEYS
-from cluster.images import REPOSITORY
-from cluster.kubectl import Kubectl
-from cluster.target import Embedded
-from namespaces import fresh_namespace
+from clotho_dev import REPOSITORY
+from clotho_dev.cluster import binaries
+from clotho_dev.cluster.chart import IMAGE_KEYS
+from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.target import Embedded
 from rig.helm_release import CHART, RELEASE, ExampleRun, Helm
+from rig.namespaces import fresh_namespace
 
 
 @pytest.fixture(scope="module")

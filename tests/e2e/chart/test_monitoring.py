@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-import prometheus
-from chart import install
-from cluster.control_plane import free_port
-from cluster.kubectl import Kubectl
+from clotho_dev.chart import install
+from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.ports import free_port
+from rig import prometheus
 from rig.helm_release import CHART, ExampleRun, Helm
 from rig.scraping import Prometheus
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster import binaries, cgroups, embedded
-from cluster.control_plane import PROGRAMS, ControlPlane
-from cluster.kubectl import Kubectl
-from cluster.state import Folder
+from clotho_dev.cluster import binaries, cgroups, embedded
+from clotho_dev.cluster.control_plane import PROGRAMS, ControlPlane
+from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.state import Folder
 
 ROOT = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="a real node needs root on Linux")
 REPOSITORY = Path(__file__).parents[3]
@@ -62,7 +62,7 @@ def cluster_command(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "dev"))
-    return [sys.executable, "-m", "cluster"]
+    return [sys.executable, "-m", "clotho_dev.cluster"]
 
 
 @ROOT

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.kubectl import Kubectl, KubectlError
-from pods import Pods, python_pod
+from clotho_dev.cluster.kubectl import Kubectl, KubectlError
+from rig.pods import Pods, python_pod
 
 SERVE = "import http.server; http.server.test(http.server.SimpleHTTPRequestHandler, port=8080, bind='0.0.0.0')"
 SERVER_LABELS = {"role": "server"}

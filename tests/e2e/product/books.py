@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from pods import Pods
+from rig.pods import Pods
 
 # Ids are given out in order and never again, so the highest is the number of groups ever taken.
 _READ = """

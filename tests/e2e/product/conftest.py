@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster import chart, images
-from cluster.kubectl import Kubectl
-from cluster.target import Embedded
+from clotho_dev.cluster import chart, images
+from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.target import Embedded
 from e2e.product.runs import Runs
-from namespaces import fresh_namespace
+from rig.namespaces import fresh_namespace
 
 FREQUENT = {"reconcile": {"progressSeconds": 1}, "probe": {"intervalSeconds": 1, "startupSeconds": 1}}
 

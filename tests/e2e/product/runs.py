@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from cluster.images import REPOSITORY
-from cluster.kubectl import Kubectl
+from clotho_dev import REPOSITORY
+from clotho_dev.cluster.kubectl import Kubectl
 
 PATIENCE_SECONDS = 300.0
 POLL_SECONDS = 0.3

@@ -18,11 +18,11 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from cluster.images import REPOSITORY
-from cluster.kubectl import Kubectl, KubectlError
-from cluster.target import Embedded
+from clotho_dev import REPOSITORY
+from clotho_dev.cluster.kubectl import Kubectl, KubectlError
+from clotho_dev.cluster.target import Embedded
 from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Runs, letters
-from pods import python_pod
+from rig.pods import python_pod
 
 KEYS = {"OPENAI_API_KEY": "sk-e2e-6f1d0c7a", "WANDB_API_KEY": "e2e0" * 10}
 SOURCES = os.pathsep.join(str(REPOSITORY / folder) for folder in ("operator", "images/contract"))

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.images import REPOSITORY
-from cluster.kubectl import KubectlError
+from clotho_dev import REPOSITORY
+from clotho_dev.cluster.kubectl import KubectlError
 from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Object, Runs, letters
-from pods import Pods
+from rig.pods import Pods
 
 KEY = "sk-e2e-a-key-that-must-not-appear"
 MINE = '''

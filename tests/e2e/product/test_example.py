@@ -7,7 +7,7 @@ import threading
 import time
 
 from e2e.product.runs import Runs, condition, letters
-from pods import Pods
+from rig.pods import Pods
 
 
 class Clock:

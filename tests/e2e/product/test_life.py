@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Runs, condition, letters, step_of
-from namespaces import exists
+from rig.namespaces import exists
 
 
 def test_stop_saves_a_checkpoint_and_ends_all_pods(runs: Runs) -> None:

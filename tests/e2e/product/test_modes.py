@@ -6,9 +6,9 @@ import json
 
 import yaml
 
-from cluster.images import REPOSITORY
+from clotho_dev import REPOSITORY
 from e2e.product.runs import Runs, condition
-from pods import Pods
+from rig.pods import Pods
 
 
 def test_an_inline_run_learns_and_is_exported(runs: Runs, python_image: str) -> None:

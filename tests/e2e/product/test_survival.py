@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from cluster import chart
-from cluster.kubectl import Kubectl
+from clotho_dev.cluster import chart
+from clotho_dev.cluster.kubectl import Kubectl
 from e2e.product.books import Books
 from e2e.product.runs import Object, Runs, letters, step_of
-from pods import Pods
+from rig.pods import Pods
 
 STEPS = 160
 

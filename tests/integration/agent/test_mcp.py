@@ -14,9 +14,9 @@ import pytest_asyncio
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-from cluster.control_plane import ControlPlane
-from cluster.kubectl import Kubectl
-from cluster.process import die_with_parent
+from clotho_dev.cluster.control_plane import ControlPlane
+from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.process import die_with_parent
 from rig.cluster_access import Body, ClusterAccess, component, condition, eventually
 from rig.commands import Clotho
 from rig.fake_kubelet import FakeKubelet

@@ -9,7 +9,7 @@ import yaml
 from clotho.api.names import API_VERSION, INFERENCE_TEST_KIND, KIND
 from clotho.render import objects
 from clotho.render.config import run_config
-from cluster.kubectl import Kubectl, KubectlError
+from clotho_dev.cluster.kubectl import Kubectl, KubectlError
 from unit.render.cases import CASES, render_all, run_of
 
 CRDS = Path(__file__).parents[3] / "crds"

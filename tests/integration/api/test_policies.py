@@ -18,10 +18,10 @@ from clotho.api.policy import combine, violations
 from clotho.api.training_policy import parse
 from clotho.api.training_run import TrainingRunSpec
 from clotho.cluster.outcomes import ApiError, Forbidden
-from cluster.control_plane import ControlPlane
-from cluster.kubectl import Kubectl, KubectlError
-from namespaces import fresh_namespace
+from clotho_dev.cluster.control_plane import ControlPlane
+from clotho_dev.cluster.kubectl import Kubectl, KubectlError
 from rig.cluster_access import ClusterAccess, run_manifest
+from rig.namespaces import fresh_namespace
 
 CRDS = Path(__file__).parents[3] / "crds"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "training-policy.yaml"

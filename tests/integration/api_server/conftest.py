@@ -17,7 +17,7 @@ from clotho_api_server.app import SERVICE, create_app
 from clotho_api_server.command import runner_of
 from clotho_api_server.service import Service, ServiceSettings
 from clotho_api_server.shares import Limits
-from trajectory_servers import ToolUnavailableError, atropos_python
+from rig.trajectory_servers import ToolUnavailableError, atropos_python
 
 SETTINGS = ServiceSettings(Limits(max_queue_bytes=10**9, max_off_policy_batches=100), patience_when_full=0.1)
 

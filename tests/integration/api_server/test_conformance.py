@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trajectory_servers import ServerProcess, start_ours
+from rig.trajectory_servers import ServerProcess, start_ours
 
 HERE = Path(__file__).parent / "with_atroposlib"
 THEIR_TESTS = ("test_api_legacy.py", "test_api_compression.py", "test_api_messages_handling.py")

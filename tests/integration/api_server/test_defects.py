@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trajectory_servers import ServerProcess, start_atropos, start_ours, write_config
+from rig.trajectory_servers import ServerProcess, start_atropos, start_ours, write_config
 
 TRAINER = {
     "wandb_group": "g",

@@ -17,7 +17,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from trajectory_servers import SOURCES, ServerProcess, free_port, start_ours, write_config
+from clotho_dev.ports import free_port
+from rig.trajectory_servers import SOURCES, ServerProcess, start_ours, write_config
 
 KILLS = 200
 ENVIRONMENTS = 3

@@ -10,11 +10,11 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from chart import install
-from chart.generate import CHART
-from cluster import binaries
-from cluster.control_plane import ControlPlane
-from cluster.kubectl import Kubectl
+from clotho_dev.chart import install
+from clotho_dev.chart.generate import CHART
+from clotho_dev.cluster import binaries
+from clotho_dev.cluster.control_plane import ControlPlane
+from clotho_dev.cluster.kubectl import Kubectl
 from rig.cluster_access import ClusterAccess
 from rig.fake_kubelet import FakeKubelet
 from rig.operator_process import FAST, OperatorProcess, has_traceback

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-import prometheus
-from chart.generate import CHART
+from clotho_dev.chart.generate import CHART
+from rig import prometheus
 
 RULES = CHART / "files" / "alerts.yaml"
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from argocd import health
-from cluster import binaries
-from cluster.control_plane import ControlPlane
-from cluster.kubectl import Kubectl
+from clotho_dev.cluster import binaries
+from clotho_dev.cluster.control_plane import ControlPlane
+from clotho_dev.cluster.kubectl import Kubectl
+from rig.argocd import health
 from rig.cluster_access import Body, ClusterAccess, component, condition, eventually, run_manifest
 from rig.fake_kubelet import FakeKubelet
 

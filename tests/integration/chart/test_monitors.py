@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.kubectl import Kubectl
+from clotho_dev.cluster.kubectl import Kubectl
 
 Render = Callable[..., list[dict[str, Any]]]
 MODULE = "github.com/prometheus-operator/prometheus-operator@v0.85.0"

@@ -13,7 +13,7 @@ from clotho.cluster.credentials import from_kubeconfig
 from clotho.cluster.kinds import RESOURCES
 from clotho.cluster.store import Store
 from clotho.plan.model import ObjectKey
-from cluster.control_plane import ControlPlane
+from clotho_dev.cluster.control_plane import ControlPlane
 from rig.cluster_access import ClusterAccess, condition, eventually
 from rig.fake_kubelet import FakeKubelet
 

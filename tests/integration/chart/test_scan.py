@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trajectory_servers import ToolUnavailableError, install_apart
+from rig.trajectory_servers import ToolUnavailableError, install_apart
 
 HERE = Path(__file__).parent
 RUNS = HERE.parents[1] / "unit" / "render" / "golden"

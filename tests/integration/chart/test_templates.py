@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from chart import generate
-from chart.install import ChartError
-from cluster.kubectl import Kubectl
+from clotho_dev import REPOSITORY
+from clotho_dev.chart import generate
+from clotho_dev.chart.install import ChartError
+from clotho_dev.cluster.kubectl import Kubectl
 
 Manifest = dict[str, Any]
 Render = Callable[..., list[Manifest]]
@@ -54,8 +55,8 @@ def test_install_manifest_is_up_to_date(helm: Path) -> None:
 
 
 def test_kustomize_base_is_the_manifest(kubectl: Kubectl) -> None:
-    built = list(yaml.safe_load_all(kubectl.run("kustomize", str(generate.ROOT / "install"))))
-    plain = list(yaml.safe_load_all((generate.ROOT / "install" / "clotho.yaml").read_text()))
+    built = list(yaml.safe_load_all(kubectl.run("kustomize", str(REPOSITORY / "install"))))
+    plain = list(yaml.safe_load_all((REPOSITORY / "install" / "clotho.yaml").read_text()))
 
     def names(objects: list[Manifest]) -> list[tuple[str, str]]:
         return sorted((item["kind"], item["metadata"]["name"]) for item in objects)
@@ -83,7 +84,7 @@ def test_a_wrong_value_is_refused_by_name(render: Render, value: str, complaint:
 
 
 def test_crds_are_the_projects_and_stay_behind(render: Render) -> None:
-    ours = [yaml.safe_load(path.read_text()) for path in sorted((generate.ROOT / "crds").glob("*.yaml"))]
+    ours = [yaml.safe_load(path.read_text()) for path in sorted((REPOSITORY / "crds").glob("*.yaml"))]
     rendered = [item for item in render() if item["kind"] == "CustomResourceDefinition"]
     assert [item["spec"] for item in rendered] == [item["spec"] for item in ours]
     assert all(item["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"} for item in rendered)
@@ -170,9 +171,7 @@ def test_the_operators_pod_is_restricted(
 
 
 def test_viewers_see_every_kind_and_editors_change_all_but_policies(render: Render) -> None:
-    plurals = {
-        yaml.safe_load(p.read_text())["spec"]["names"]["plural"] for p in (generate.ROOT / "crds").glob("*.yaml")
-    }
+    plurals = {yaml.safe_load(p.read_text())["spec"]["names"]["plural"] for p in (REPOSITORY / "crds").glob("*.yaml")}
     for role, granted in (
         ("clotho-viewer", plurals),
         ("clotho-editor", plurals - {"trainingpolicies"}),

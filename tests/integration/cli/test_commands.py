@@ -10,8 +10,8 @@ import msgspec
 import pytest
 import yaml
 
-from cluster.control_plane import ControlPlane
-from cluster.kubectl import Kubectl
+from clotho_dev.cluster.control_plane import ControlPlane
+from clotho_dev.cluster.kubectl import Kubectl
 from rig.cluster_access import Body, ClusterAccess, eventually, run_manifest
 from rig.commands import Clotho
 from rig.fake_kubelet import FakeKubelet

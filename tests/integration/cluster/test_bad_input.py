@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster import download, packages, target
-from cluster.failure import ClusterError
-from cluster.state import Folder
+from clotho_dev.cluster import download, packages, target
+from clotho_dev.cluster.failure import ClusterError
+from clotho_dev.cluster.state import Folder
 
 REPOSITORY = Path(__file__).parents[3]
 UNREACHABLE = "http://127.0.0.1:1"
@@ -46,7 +46,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def cluster(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "cluster", *arguments]
+    argv = [sys.executable, "-m", "clotho_dev.cluster", *arguments]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -104,7 +104,7 @@ def test_disk_full(environment: dict[str, str], tmp_path: Path) -> None:
 def test_interrupted_build_leaves_nothing_half_made(environment: dict[str, str], tmp_path: Path) -> None:
     _write_program(tmp_path / "bin" / "go", GO_STAND_IN)
     cache = Path(environment["XDG_CACHE_HOME"])
-    argv = [sys.executable, "-m", "cluster", "prepare", "--profile", "control-plane"]
+    argv = [sys.executable, "-m", "clotho_dev.cluster", "prepare", "--profile", "control-plane"]
     environment["PATH"] = f"{tmp_path / 'bin'}:/usr/bin:/bin"
     build = subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, start_new_session=True)
     deadline = time.monotonic() + 30

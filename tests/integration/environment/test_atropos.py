@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from integration.environment.commands import ENVIRONMENTS, command, write_run
 from integration.environment.stand_ins import TOKEN, ApiServerStandIn, InferenceStandIn, started
-from trajectory_servers import ToolUnavailableError, atropos_python
+from rig.trajectory_servers import ToolUnavailableError, atropos_python
 
 LETTERS = ENVIRONMENTS / "atropos_letters.py"
 CONFIG = {"group_size": 4, "ensure_scores_are_not_same": False}

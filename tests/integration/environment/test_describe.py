@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-import socket
 
 import aiohttp
 import pytest
 
+from clotho_dev.ports import free_port
 from integration.environment.commands import command
 
 GOOD = '''
@@ -20,12 +20,6 @@ PRETENDS = (
     'import sys\nprint(\'{"name": "pretender", "className": "Root", "fields": []}\', flush=True)\n'
     "sys.__stdout__.flush()\n" + GOOD
 )
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 async def report(port: int) -> dict:

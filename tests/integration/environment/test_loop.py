@@ -20,7 +20,7 @@ from clotho_environment import Conversation, SamplingClient
 from clotho_environment.connections import open_session
 from integration.environment.commands import ENVIRONMENTS, SOURCES
 from integration.loop.processes import TOKEN, Ports, Run, letters_config, tiny_model
-from trajectory_servers import ToolUnavailableError, atropos_python
+from rig.trajectory_servers import ToolUnavailableError, atropos_python
 
 pytestmark = pytest.mark.timeout(900)  # several interpreters import torch and transformers: slow on a busy machine
 

@@ -1,23 +1,17 @@
 """`serve` as a process against stand-ins: the whole life of an environment pod, good days and bad."""
 
 import json
-import socket
 
 import aiohttp
 import pytest
 import yaml
 from aiohttp import web
 
+from clotho_dev.ports import free_port
 from integration.environment.commands import ENVIRONMENTS, Command, command, write_run
 from integration.environment.stand_ins import TOKEN
 
 QUICK = {"concurrency": 2, "max_consecutive_failures": 2}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def serve(folder, api_server, inference, entry, steps=5, variables=None, **config):

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,19 +16,13 @@ from typing import IO, Any, Literal
 
 from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity, render
 from clotho_contract.settings import Checkpoint, Lora, Loss, Model, Training
+from clotho_dev.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [ROOT / "images" / part for part in ("contract", "api-server", "trainer", "environment")]
 TOKEN = "a-token-for-tests"
 
 Name = Literal["api-server", "trainer", "environment"]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def tiny_model(folder: Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clotho.cluster.outcomes import Invalid
-from cluster.kubectl import Kubectl
+from clotho_dev.cluster.kubectl import Kubectl
 from rig.cluster_access import Body, ClusterAccess, condition, eventually, run_manifest
 from rig.fake_kubelet import FakeKubelet
 from rig.operator_process import OperatorProcess

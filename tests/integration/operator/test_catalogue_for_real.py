@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from clotho_dev.ports import free_port
 from rig.cluster_access import Body, ClusterAccess, component, condition, eventually
 from rig.fake_kubelet import FakeKubelet
 from rig.operator_process import OperatorProcess
@@ -77,12 +77,6 @@ class PodProcess:
     def stop(self) -> None:
         assert self._process is not None
         self._process.terminate()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 async def fetch(port: int) -> Body:

@@ -13,10 +13,10 @@ import pytest_asyncio
 from aiohttp import ClientSession
 from aiohttp.test_utils import TestClient, TestServer
 
+from clotho_dev.ports import free_port
 from clotho_trainer.inference.core.engine import Completion, Request
 from clotho_trainer.inference.server import InferenceServer, Service
 from clotho_trainer.process.app import listening
-from integration.trainer.ports import free_port
 from integration.trainer.tiny import backend, config
 
 TOKEN = "the-run's-token"

@@ -13,8 +13,8 @@ from msgspec import structs
 from clotho_contract.config import RunConfig, render
 from clotho_contract.inline import Code, Dataset, Inline, Measure, RewardFunction, Rewards, Tools
 from clotho_contract.settings import Wandb, WorldModel
+from clotho_dev.ports import free_port
 from clotho_trainer.process.app import Options, train
-from integration.trainer.ports import free_port
 from integration.trainer.tiny import config
 
 CODE = """

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from msgspec import structs
 
 from clotho_contract.config import RunConfig, render
 from clotho_contract.settings import Wandb
+from clotho_dev.ports import free_port
 from clotho_trainer.process.app import Options, train
 from integration.trainer.api_stand_in import TOKEN, api_server
 from integration.trainer.tiny import config, groups, with_model
@@ -25,13 +25,6 @@ from integration.trainer.tiny import config, groups, with_model
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOTHO_TOKEN", TOKEN)
     monkeypatch.setenv("CLOTHO_DATA", str(tmp_path / "data"))
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def options(settings: RunConfig, tmp_path: Path) -> Options:

@@ -6,7 +6,6 @@ The server needs Python 3.12 and packages that do not belong into ours: they liv
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,19 +16,14 @@ from typing import Any
 
 import pytest
 
+from clotho_dev.ports import free_port
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "clotho" / "tinker-skyrl-0.3.0"
 PACKAGES = ["skyrl[tinker,jax]==0.3.0", "tinker<=0.24.1", "aiohttp", "msgspec", "prometheus-client", "pyyaml"]
 
 pytestmark = pytest.mark.timeout(1200)  # JAX compiles for half a minute on an idle machine
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from argocd import health
+from rig.argocd import health
 
 
 def a_run(phase: str, *, generation: int = 3, observed: int = 3, **conditions: str) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from chart import generate
 from clotho.manager.metrics import Metrics as OperatorMetrics
 from clotho.manager.metrics import RunCollector
 from clotho_api_server.metrics import Metrics as ApiServerMetrics
+from clotho_dev.chart import generate
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_trainer.reporting.board import Board
 

@@ -19,6 +19,7 @@ from clotho_contract import config as run_config
 from clotho_contract import termination
 from clotho_contract.exports import ExportProgress
 from clotho_contract.settings import Export
+from clotho_dev.ports import free_port
 from clotho_trainer.training.checkpoints import Checkpoints
 from integration.trainer.tiny import config
 
@@ -64,12 +65,6 @@ def volume(model: Path, tmp_path: Path) -> Path:
 
     Checkpoints(tmp_path / "checkpoints", keep=1).write(7, fill)
     return tmp_path
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_a_pod_exports_what_its_file_says_and_repeats_nothing(volume: Path) -> None:

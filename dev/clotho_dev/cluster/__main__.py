@@ -1,0 +1,3 @@
+from clotho_dev.cluster.cli import main
+
+main()

@@ -1,0 +1,102 @@
+"""Builds the cluster's programs from source with Go. Takes minutes once; an interrupted build leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from clotho_dev import REPOSITORY
+from clotho_dev.cluster.console import Step, step
+from clotho_dev.cluster.failure import ClusterError
+from clotho_dev.cluster.locks import only_one
+
+MODULE = REPOSITORY / "dev" / "cluster" / "go"
+GO_VERSION = (1, 26)
+NEEDED_BYTES = 6 * 1024**3  # module sources, compiler cache and results of a full build
+
+
+def build(packages: Mapping[str, Sequence[str]], folder: Path, version: str) -> None:
+    """Build each package and put it into the folder under every name it answers to."""
+    go = _go()
+    with only_one(folder / ".lock", "programs"):
+        missing = {p: names for p, names in packages.items() if not all((folder / name).exists() for name in names)}
+        if not missing:
+            return
+        _require_space(folder)
+        with step("Downloading Go modules (once)") as progress:
+            _run([go, "mod", "download", "-x"], progress, r"/@v/|# get .*?//[^/]+/(\S+)")
+        for package, names in missing.items():
+            _build_one(go, package, names, folder, version)
+
+
+def _build_one(go: str, package: str, names: Sequence[str], folder: Path, version: str) -> None:
+    title = f"Building {', '.join(names)} with Go (once; the first takes some minutes)"
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch, step(title) as progress:
+        target = Path(scratch) / "program"
+        flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{version}"
+        argv = [go, "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(target), package]
+        _run(argv, progress, r"^(\S+)$")
+        target.rename(folder / names[0])
+    for alias in names[1:]:
+        link = folder / f".{alias}.link"
+        link.unlink(missing_ok=True)
+        link.symlink_to(names[0])
+        link.rename(folder / alias)
+
+
+def _run(argv: Sequence[str], progress: Step, interesting: str) -> None:
+    """Shows what the compiler is at; on failure, its last words."""
+    environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
+    process = subprocess.Popen(
+        argv, cwd=MODULE, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    words: list[str] = []
+    count = 0
+    try:
+        for line in process.stdout or []:
+            words = [*words[-40:], line.rstrip()]
+            if match := re.search(interesting, line):
+                count += 1
+                progress.update(f"{count} packages, {match.group(match.lastindex or 0).strip()}")
+        code = process.wait()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if code != 0:
+        reason = "\n".join(f"  {word}" for word in words[-15:])
+        full = any("no space left on device" in word for word in words)
+        raise ClusterError(
+            "the disk is full; free some space and try again" if full else f"{argv[1]} failed:\n{reason}"
+        )
+
+
+def _go() -> str:
+    go = shutil.which("go")
+    wanted = ".".join(map(str, GO_VERSION))
+    if go is None:
+        raise ClusterError(
+            "the Kubernetes programs are neither on PATH, in the cache nor downloadable, and building them needs"
+            f" Go {wanted} or newer: install Go, or set KUBEBUILDER_ASSETS to a folder that holds them"
+        )
+    answer = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False).stdout
+    found = re.match(r"go(\d+)\.(\d+)", answer)
+    if found is None or (int(found[1]), int(found[2])) < GO_VERSION:
+        raise ClusterError(
+            f"{go} is {answer.strip() or 'broken'}; building the Kubernetes programs needs Go {wanted} or newer"
+        )
+    return go
+
+
+def _require_space(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < NEEDED_BYTES:
+        raise ClusterError(
+            f"{folder} has {free / 1024**3:.1f} GiB free and the build needs {NEEDED_BYTES / 1024**3:.0f} GiB:"
+            " free some space, or point XDG_CACHE_HOME elsewhere"
+        )

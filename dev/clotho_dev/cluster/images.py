@@ -1,0 +1,221 @@
+"""Images from the Containerfiles, built with buildah and imported into containerd; unchanged ones are not touched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from clotho_dev import REPOSITORY
+from clotho_dev.cluster import oci, packages
+from clotho_dev.cluster.binaries import cache_folder
+from clotho_dev.cluster.console import Step, step
+from clotho_dev.cluster.failure import ClusterError
+from clotho_dev.cluster.locks import only_one
+from clotho_dev.cluster.node import ctr, import_stream, remove_images
+from clotho_dev.cluster.state import Folder
+
+NAMES = ("operator", "api-server", "environment", "trainer")
+REGISTRY = "https://registry-1.docker.io/v2/"
+REGISTRY_SECONDS = 3.0
+SUITE = "bookworm"
+BASE_PACKAGES = "python3,python3-venv,ca-certificates"
+BASE_TAG = f"localhost/clotho-dev/python:{SUITE}-{hashlib.sha256(BASE_PACKAGES.encode()).hexdigest()[:8]}"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
+    """Make the cluster have these images; the tags carry the hash of everything that goes into them."""
+    if folder.daemon() is None:
+        raise ClusterError(f"cluster {folder.name!r} is not running; start it with `make cluster`")
+    base = None if _registry_answers() else BASE_TAG
+    tags = {name: tag_of(name, base) for name in names}
+    if _missing(folder, tags):
+        packages.require_root("building images")
+        packages.require(packages.IMAGES, packages.DEBIAN_BASE if base else {})
+        with only_one(cache_folder() / "images.lock", "images"):
+            if base:
+                _provide_debian_base()
+            for name, tag in _missing(folder, tags).items():
+                with _room_to_build():
+                    _build(name, tag, base)
+                    _import(folder, name, tag)
+                _forget_older(folder, name, tag)
+    return tags
+
+
+def _missing(folder: Folder, tags: dict[str, str]) -> dict[str, str]:
+    present = set(ctr(folder, "images", "list", "--quiet").split())
+    return {name: tag for name, tag in tags.items() if tag not in present}
+
+
+def tag_of(name: str, base: str | None) -> str:
+    containerfile = REPOSITORY / "images" / name / "Containerfile"
+    digest = hashlib.sha256((base or "").encode())
+    for path in [containerfile, *_copied(containerfile)]:
+        digest.update(str(path.relative_to(REPOSITORY)).encode())
+        digest.update(path.read_bytes())
+    return f"localhost/clotho/{name}:{digest.hexdigest()[:12]}"
+
+
+def _copied(containerfile: Path) -> list[Path]:
+    """The files that COPY lines name: the Containerfile itself says what the image depends on."""
+    sources: list[Path] = []
+    for line in re.findall(r"^COPY (.+)$", containerfile.read_text(), re.MULTILINE):
+        for word in line.split()[:-1] if not line.startswith("--from=") else []:
+            path = REPOSITORY / word
+            sources += sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [path for path in sources if path.is_file() and "__pycache__" not in path.parts]
+
+
+def _registry_answers() -> bool:
+    try:
+        with urllib.request.urlopen(REGISTRY, timeout=REGISTRY_SECONDS):
+            return True
+    except urllib.error.HTTPError:
+        return True  # 401 is how a registry says hello
+    except OSError:
+        return False
+
+
+def _provide_debian_base() -> None:
+    if _buildah("images", "--quiet", BASE_TAG, check=False).strip():
+        return
+    root = cache_folder() / "debian-base"
+    with step(f"Making a Debian {SUITE} base image (no image registry can be reached)") as progress:
+        _stream(["rm", "-rf", str(root)], progress)
+        arguments = ["--variant=minbase", f"--include={BASE_PACKAGES}", SUITE, str(root)]
+        _stream(["debootstrap", *arguments], progress)
+        for leftover in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
+            _stream(["find", str(root / leftover), "-type", "f", "-delete"], progress)
+        container = _buildah("from", "scratch").strip()
+        _stream([*_buildah_argv("add", "--quiet", container, str(root), "/")], progress)
+        _buildah("config", "--cmd", "/bin/sh", container)
+        _stream([*_buildah_argv("commit", "--quiet", "--disable-compression", "--rm", container, BASE_TAG)], progress)
+        _stream(["rm", "-rf", str(root)], progress)
+
+
+def _build(name: str, tag: str, base: str | None) -> None:
+    uv_cache = cache_folder().parent / "uv"  # the one that `uv sync` of this checkout has filled already
+    uv_cache.mkdir(parents=True, exist_ok=True)
+    argv = _buildah_argv(
+        "build",
+        "--layers",
+        "--isolation=chroot",
+        "--network=host",
+        f"--file={REPOSITORY / 'images' / name / 'Containerfile'}",
+        f"--tag={tag}",
+        f"--volume={uv_cache}:/root/.cache/uv",
+        *([f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []),
+        *([f"--build-arg=BASE={base}"] if base else []),
+        str(REPOSITORY),
+    )
+    with step(f"Building image {name}") as progress:
+        _stream(argv, progress)
+
+
+def _import(folder: Folder, name: str, tag: str) -> None:
+    """Hand containerd only the layers it does not have yet: the big one of the dependencies seldom changes."""
+    blobs = _scratch() / name
+    with step(f"Importing image {name}") as progress:
+        # `dir:` alone of buildah's formats leaves layers uncompressed.
+        _stream(_buildah_argv("push", "--format=oci", "--disable-compression", tag, f"dir:{blobs}"), progress)
+        known = set(ctr(folder, "content", "list", "--quiet").split())
+        progress.update("handing it to containerd")
+        with import_stream(folder) as archive:
+            _write_thin_archive(blobs, archive, tag, known)
+
+
+def _write_thin_archive(blobs: Path, archive: IO[bytes], tag: str, known: set[str]) -> None:
+    """An OCI archive without the blobs that containerd has already."""
+    manifest_blob = (blobs / "manifest.json").read_bytes()
+    manifest = json.loads(manifest_blob)
+    with tarfile.open(fileobj=archive, mode="w|") as output:
+        oci.add_index(output, manifest_blob, tag)
+        for blob in [manifest["config"], *manifest["layers"]]:
+            if blob["digest"] not in known:
+                output.add(blobs / blob["digest"].partition(":")[2], oci.blob_name(blob["digest"]))
+
+
+def _forget_older(folder: Folder, name: str, tag: str) -> None:
+    """A trainer image weighs several gigabytes in each of two stores: the newest is enough."""
+    prefix = f"localhost/clotho/{name}:"
+    remove_images(folder, lambda image: image.startswith(prefix) and image != tag)
+    for image in _buildah("images", "--noheading", "--format={{.Name}}:{{.Tag}}").split():
+        if image.startswith(prefix) and image != tag:
+            _buildah("rmi", image, check=False)
+
+
+@contextmanager
+def _room_to_build() -> Iterator[None]:
+    """What an interrupted build left goes before, what this one needed goes after."""
+    _discard_leftovers()
+    _scratch().mkdir(parents=True)
+    try:
+        yield
+    finally:
+        _discard_leftovers()
+
+
+def _discard_leftovers() -> None:
+    _buildah("rm", "--all", check=False)
+    shutil.rmtree(_scratch(), ignore_errors=True)
+
+
+def _scratch() -> Path:
+    """On the same disk as the rest of the cache: layers pass through it, and /tmp may be small."""
+    return cache_folder() / "scratch"
+
+
+def _buildah_argv(command: str, *arguments: str) -> list[str]:
+    storage = cache_folder() / "buildah"
+    return [
+        "buildah",
+        f"--root={storage}",
+        "--runroot=/run/clotho-buildah",
+        "--storage-driver=overlay",
+        command,
+        *arguments,
+    ]
+
+
+def _buildah(command: str, *arguments: str, check: bool = True) -> str:
+    done = subprocess.run(_buildah_argv(command, *arguments), capture_output=True, text=True, check=False)
+    if check and done.returncode != 0:
+        raise ClusterError(f"buildah {command} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(_scratch())} if _scratch().exists() else {**os.environ}
+
+
+def _stream(argv: list[str], progress: Step) -> None:
+    """Shows the tool's newest line; on failure, its last words."""
+    process = subprocess.Popen(argv, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    words: list[str] = []
+    try:
+        for line in process.stdout or []:
+            if line.strip():
+                words = [*words[-30:], line.strip()]
+                progress.update(words[-1])
+        code = process.wait()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    if code == 0:
+        return
+    if any("no space left on device" in word.lower() for word in words):
+        raise ClusterError("the disk is full; free some space and try again")
+    raise ClusterError(f"{Path(argv[0]).name} failed:\n" + "\n".join(f"  {word}" for word in words[-12:]))

@@ -1,0 +1,154 @@
+"""Which cluster to work on: the embedded one, kind, or whatever kubectl points at. The choice is said out loud."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from clotho_dev import REPOSITORY
+from clotho_dev.cluster import embedded, images
+from clotho_dev.cluster.console import say, step
+from clotho_dev.cluster.failure import ClusterError
+from clotho_dev.cluster.state import Folder, Options
+from clotho_dev.ports import free_port
+
+KIND_CLUSTER = "clotho"
+CHOICES = ("embedded", "kind", "current")
+
+
+class Target(Protocol):
+    """A cluster that can be started, given our images, and ended."""
+
+    name: str
+
+    def up(self) -> Path: ...
+    def provide_images(self, names: Iterable[str]) -> Mapping[str, str]: ...
+    def down(self) -> None: ...
+
+
+class Embedded:
+    name = "embedded"
+
+    def __init__(self, folder: Folder | None = None, options: Options | None = None) -> None:
+        self.folder = folder or Folder("embedded")
+        self.options = options or Options("node", free_port())
+
+    def up(self) -> Path:
+        embedded.up(self.folder, self.options)
+        return self.folder.kubeconfig
+
+    def provide_images(self, names: Iterable[str] = images.NAMES) -> Mapping[str, str]:
+        return images.provide(self.folder, names)
+
+    def down(self) -> None:
+        was_there = self.folder.path.exists()
+        embedded.down(self.folder)
+        say("The cluster is gone, with everything it made." if was_there else "There was no cluster.")
+
+
+class Kind:
+    name = "kind"
+
+    def up(self) -> Path:
+        existing = _run("kind", "get", "clusters").split()
+        kubeconfig = Folder("kind").path / "kubeconfig"
+        kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+        if KIND_CLUSTER not in existing:
+            with step("Creating a kind cluster"):
+                _run(
+                    "kind",
+                    "create",
+                    "cluster",
+                    "--name",
+                    KIND_CLUSTER,
+                    "--wait",
+                    "120s",
+                    "--kubeconfig",
+                    str(kubeconfig),
+                )
+        kubeconfig.write_text(_run("kind", "get", "kubeconfig", "--name", KIND_CLUSTER))
+        say(f"Use it with:  export KUBECONFIG={kubeconfig}")
+        return kubeconfig
+
+    def provide_images(self, names: Iterable[str] = images.NAMES) -> Mapping[str, str]:
+        tags = {name: images.tag_of(name, None) for name in names}
+        for name, tag in tags.items():
+            with step(f"Building image {name} and loading it into kind"):
+                _build_with_docker(name, tag)
+                _run("kind", "load", "docker-image", tag, "--name", KIND_CLUSTER)
+        return tags
+
+    def down(self) -> None:
+        _run("kind", "delete", "cluster", "--name", KIND_CLUSTER)
+
+
+class Current:
+    """Somebody's own cluster: it is used, never created or deleted."""
+
+    name = "current"
+
+    def up(self) -> Path:
+        context = _run("kubectl", "config", "current-context").strip()
+        say(f"Using the current kubectl context {context!r}.")
+        return Path(os.environ.get("KUBECONFIG", "~/.kube/config")).expanduser()
+
+    def provide_images(self, names: Iterable[str] = images.NAMES) -> Mapping[str, str]:
+        registry = os.environ.get("REGISTRY")
+        if not registry:
+            raise ClusterError("CLUSTER=current needs REGISTRY=<host/path> that the cluster can pull our images from")
+        tags = {name: images.tag_of(name, None).replace("localhost/clotho", registry, 1) for name in names}
+        for name, tag in tags.items():
+            with step(f"Building image {name} and pushing {tag}"):
+                _build_with_docker(name, tag)
+                _run("docker", "push", tag)
+        return tags
+
+    def down(self) -> None:
+        say("The current context is left as it is.")
+
+
+def choose(wanted: str | None) -> Target:
+    """$CLUSTER decides; else the embedded cluster where it can run, else kind. Nobody's own cluster is ever guessed."""
+    if wanted == "embedded":
+        return Embedded()
+    if wanted == "kind":
+        return Kind()
+    if wanted == "current":
+        return Current()
+    if wanted:
+        raise ClusterError(f"CLUSTER={wanted} is not known; choose one of {', '.join(CHOICES)}")
+    if sys.platform == "linux" and os.geteuid() == 0:
+        say("CLUSTER=embedded (Linux and root: a real node on this machine; kind or current are the alternatives)")
+        return Embedded()
+    if shutil.which("kind") and _docker_runs():
+        say("CLUSTER=kind (Docker and kind are here; sudo would give the embedded cluster)")
+        return Kind()
+    raise ClusterError(
+        "no cluster can be started: run as root on Linux for the embedded one (sudo make ...), install Docker and kind,"
+        " or say CLUSTER=current to use the cluster that kubectl points at"
+    )
+
+
+def _docker_runs() -> bool:
+    return (
+        shutil.which("docker") is not None
+        and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
+    )
+
+
+def _build_with_docker(name: str, tag: str) -> None:
+    _run("docker", "build", "--file", f"images/{name}/Containerfile", "--tag", tag, str(REPOSITORY))
+
+
+def _run(*argv: str) -> str:
+    if shutil.which(argv[0]) is None:
+        raise ClusterError(f"{argv[0]} is not installed; install it, or choose another cluster with CLUSTER=embedded")
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    if done.returncode != 0:
+        raise ClusterError(f"`{' '.join(argv[:3])}` failed: {done.stderr.strip()}")
+    return done.stdout

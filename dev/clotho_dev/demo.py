@@ -1,0 +1,110 @@
+"""`make demo`: a cluster, the operator, one TrainingRun, and a live view until the policy has learned."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clotho.cli.terminal import view
+from clotho.cli.terminal.screen import Screen, terminal_width
+from clotho_dev import REPOSITORY
+from clotho_dev.cluster import binaries, chart, target
+from clotho_dev.cluster import images as cluster_images
+from clotho_dev.cluster.console import say
+from clotho_dev.cluster.failure import ClusterError
+from clotho_dev.cluster.kubectl import Kubectl, KubectlError
+
+EXAMPLE = REPOSITORY / "examples" / "letters.yaml"
+RUN = "letters"
+NAMESPACE = "clotho-demo"
+EVERY_SECOND = {"reconcile": {"progressSeconds": 1}, "probe": {"intervalSeconds": 1, "startupSeconds": 1}}
+LIMIT_SECONDS = 900
+REFRESH_SECONDS = 1.0
+
+
+def main() -> int:
+    chosen = target.choose(os.environ.get("CLUSTER"))
+    found_running = chosen.name != "embedded" or target.Embedded().folder.daemon() is not None
+    kubectl = None
+    try:
+        kubeconfig = chosen.up()
+        kubectl = Kubectl(binaries.find(["kubectl"])["kubectl"], kubeconfig)
+        images = chosen.provide_images(cluster_images.NAMES)
+        chart.install(kubeconfig, images, EVERY_SECOND)
+        start_run(kubectl)
+        run = watch(kubectl.in_namespace(NAMESPACE))
+    except KeyboardInterrupt:
+        say("\nStopping and cleaning up ...")
+        clean_up(chosen, found_running, kubectl)
+        return 130
+    print_results(run, kubeconfig, chosen.name)
+    return 0 if run["status"]["phase"] == "Completed" else 1
+
+
+def start_run(kubectl: Kubectl) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
+    inside = kubectl.in_namespace(NAMESPACE)
+    remove_run(inside)
+    say(f"kubectl apply -n {NAMESPACE} -f examples/{EXAMPLE.name}\n")
+    inside.apply(EXAMPLE.read_text())
+
+
+def remove_run(kubectl: Kubectl) -> None:
+    """Without its namespace, which Kubernetes would not let go before half of the pods' grace period."""
+    kubectl.run("delete", "trainingrun", RUN, "--ignore-not-found", "--timeout=60s", timeout=70)
+    kubectl.run("delete", "pvc", "--all", "--timeout=60s", timeout=70)
+
+
+def watch(kubectl: Kubectl) -> dict[str, Any]:
+    """Until it is finished, or has been at it for too long."""
+    started = time.monotonic()
+    rewards: dict[int, float] = {}
+    screen = Screen(sys.stdout)
+    while True:
+        run = kubectl.get(f"trainingrun/{RUN}")
+        elapsed = time.monotonic() - started
+        rewards |= view.rewards_of(run)
+        lines = view.watch_view(run, rewards, elapsed, terminal_width())
+        screen.show(lines)
+        if view.is_finished(run):
+            return run
+        if elapsed > LIMIT_SECONDS:
+            raise ClusterError(f"the run is not finished after {LIMIT_SECONDS} s; {lines[1]}")
+        time.sleep(REFRESH_SECONDS)
+
+
+def print_results(run: Mapping[str, Any], kubeconfig: Path, cluster: str) -> None:
+    print("\n" + "\n".join(view.results_view(run)))
+    print(f"""
+Look around:
+  export KUBECONFIG={kubeconfig}
+  kubectl get trainingruns -A
+  kubectl describe trainingrun {RUN} -n {NAMESPACE}
+  kubectl logs -n {NAMESPACE} -l clotho.dev/run={RUN} --prefix --tail=5
+Clean up:
+  {"make cluster-down" if cluster != "current" else f"kubectl delete namespace {NAMESPACE} {chart.NAMESPACE}"}""")
+
+
+def clean_up(chosen: target.Target, found_running: bool, kubectl: Kubectl | None) -> None:
+    """Ctrl-C leaves the machine as it was; a cluster that ran before goes on running, without our run."""
+    if not found_running:
+        chosen.down()
+        return
+    if kubectl is not None:
+        try:
+            remove_run(kubectl.in_namespace(NAMESPACE))
+        except KubectlError as error:
+            say(f"could not remove the run: {error}")
+    say("The cluster goes on running, without the run.")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except ClusterError as problem:
+        sys.exit(f"demo: {problem}")

@@ -1,0 +1,108 @@
+"""Runs the test tiers in order, cheapest first, and says at the end what ran, what did not, and why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from clotho_dev import REPOSITORY
+
+BIN = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Tier:
+    name: str
+    title: str
+    commands: tuple[tuple[str, ...], ...]
+    afterwards: tuple[str, ...] = ()
+    reason_to_skip: Callable[[], str | None] = lambda: None
+
+
+def no_node_here() -> str | None:
+    if sys.platform != "linux":
+        return "a real node needs Linux"
+    if os.geteuid() != 0:
+        return "a real node needs root: run `sudo make test`"
+    return None
+
+
+def cluster(*arguments: str) -> tuple[str, ...]:
+    return (f"{BIN}/python", "-m", "clotho_dev.cluster", *arguments)
+
+
+def pytest(folder: str) -> tuple[str, ...]:
+    return (f"{BIN}/pytest", f"tests/{folder}", "-q", "--durations=5")
+
+
+TIERS = (
+    Tier(
+        "lint",
+        "style, types and layers",
+        (
+            (f"{BIN}/ruff", "check", "--quiet", "."),
+            (f"{BIN}/ruff", "format", "--check", "--quiet", "."),
+            (f"{BIN}/mypy",),
+            (f"{BIN}/lint-imports",),
+        ),
+    ),
+    Tier("unit", "no I/O", (pytest("unit"),)),
+    Tier(
+        "integration",
+        "a real API server, real processes",
+        (cluster("prepare", "--profile", "control-plane"), pytest("integration")),
+    ),
+    Tier(
+        "e2e",
+        "a real node, real pods",
+        (cluster("prepare"), cluster("up"), cluster("images"), pytest("e2e")),
+        cluster("down"),
+        no_node_here,
+    ),
+)
+
+
+def run(tier: Tier) -> str:
+    """How it went, in a word or a sentence."""
+    if reason := tier.reason_to_skip():
+        return f"SKIPPED: {reason}"
+    try:
+        for command in tier.commands:
+            if (code := execute(command)) != 0:
+                return f"FAILED: `{Path(command[0]).name} {' '.join(command[1:4])}` exited with {code}"
+    finally:
+        if tier.afterwards:
+            execute(tier.afterwards)
+    return "passed"
+
+
+def execute(command: tuple[str, ...]) -> int:
+    ours = {"PYTHONPATH": str(REPOSITORY / "dev"), "CLUSTER": "embedded"} if "clotho_dev.cluster" in command else {}
+    return subprocess.run(command, check=False, env={**os.environ, **ours}).returncode
+
+
+def main(wanted: list[str]) -> int:
+    known = [tier.name for tier in TIERS]
+    if unknown := sorted(set(wanted) - set(known)):
+        print(f"unknown tier {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
+        return 2
+    outcomes = []
+    for tier in TIERS:
+        if wanted and tier.name not in wanted:
+            continue
+        print(f"\n=== {tier.name}: {tier.title} ===", flush=True)
+        started = time.monotonic()
+        outcomes.append((tier.name, run(tier), time.monotonic() - started))
+    print(f"\n{'TIER':<14}{'SECONDS':>8}  OUTCOME")
+    for name, outcome, seconds in outcomes:
+        print(f"{name:<14}{seconds:>8.0f}  {outcome}")
+    return 1 if any(outcome.startswith("FAILED") for _, outcome, _ in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
