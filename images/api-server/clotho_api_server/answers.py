@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from clotho_api_server import bodies
-from clotho_api_server.wire import decode
+from clotho_api_server.decoding import decode
 
 T = TypeVar("T")
 

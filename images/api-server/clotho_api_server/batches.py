@@ -14,7 +14,7 @@ from clotho_api_server.ledger import Ledger
 from clotho_api_server.outcomes import Lease, Leased, Trained
 from clotho_api_server.refusals import RefusalError
 from clotho_api_server.service import Service
-from clotho_api_server.wire import AtStep, CurrentStep, LeaseRequest, Renewed
+from clotho_contract.api_protocol import AtStep, CurrentStep, LeaseRequest, Renewed
 
 PATIENCE_SECONDS: Final = 60.0  # for a client that does not take the next group
 _END: Final = b"]}"

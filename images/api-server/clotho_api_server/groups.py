@@ -9,14 +9,15 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
+from clotho_api_server.decoding import decode
 from clotho_api_server.refusals import InvalidError, Location
 from clotho_api_server.rows import LongRows, apart, count_integers, count_numbers, cut
-from clotho_api_server.wire import Step, decode
+from clotho_contract.api_protocol import Step
+from clotho_contract.trajectory import NULL
 
 T = TypeVar("T")
 AT_A_GLANCE: Final = 32 * 1024  # bytes that the decoder reads without delaying anybody
 _INT32: Final = 2**31
-_NULL: Final = Raw(b"null")
 _NOT_A_NUMBER: Final = re.compile(rb"-?\b(?:NaN|Infinity)\b")
 _TOO_LARGE_A_NUMBER: Final = b"1e999"
 
@@ -29,13 +30,13 @@ class ScoredData(Struct, frozen=True):
     scores: Raw
     advantages: list[Raw] | None = None
     ref_logprobs: list[Raw] | None = None
-    messages: Raw = _NULL
-    generation_params: Raw = _NULL
+    messages: Raw = NULL
+    generation_params: Raw = NULL
     inference_logprobs: list[Raw] | None = None
-    overrides: Raw = _NULL
-    group_overrides: Raw = _NULL
-    images: Raw = _NULL
-    env_id: Raw = _NULL
+    overrides: Raw = NULL
+    group_overrides: Raw = NULL
+    images: Raw = NULL
+    env_id: Raw = NULL
     distill_token_ids: list[Raw] | None = None
     distill_logprobs: list[Raw] | None = None
 

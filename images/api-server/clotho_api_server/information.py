@@ -10,8 +10,7 @@ from clotho_api_server.answers import answer, asked
 from clotho_api_server.refusals import UnknownError
 from clotho_api_server.service import Service
 from clotho_api_server.shares import environment_status
-from clotho_api_server.wire import EnvIdentifier
-from clotho_contract.api_status import ApiStatus, ConnectedEnvironment
+from clotho_contract.api_protocol import ApiStatus, ConnectedEnvironment, EnvIdentifier, Info
 
 _NO_EXAMPLE: Final = msgspec.json.encode(
     dict.fromkeys(
@@ -40,12 +39,7 @@ class Information:
 
     async def info(self, _: web.Request) -> web.Response:
         trainer = self._service.state.registration
-        return answer(
-            {
-                "batch_size": trainer.batch_size if trainer else -1,
-                "max_token_len": trainer.max_token_len if trainer else -1,
-            }
-        )
+        return answer(Info(trainer.batch_size, trainer.max_token_len) if trainer else Info(-1, -1))
 
     async def wandb_info(self, _: web.Request) -> web.Response:
         trainer = self._service.state.registration

@@ -15,8 +15,7 @@ from clotho_api_server.outcomes import Enqueued, Receipt
 from clotho_api_server.refusals import FullError, RefusalError
 from clotho_api_server.service import Service
 from clotho_api_server.shares import Snapshot, nobody_is_welcome
-from clotho_api_server.wire import LONGEST_KEY
-from clotho_contract.names import IDEMPOTENCY_HEADER, PROTOCOL_HEADER
+from clotho_contract.api_protocol import IDEMPOTENCY_HEADER, LONGEST_IDEMPOTENCY_KEY, PROTOCOL_HEADER
 
 ON_THE_LOOP: Final = 4 * 1024**2  # bytes; a glance at them costs less than sharing the interpreter with a thread
 
@@ -122,6 +121,6 @@ def _listed(groups: Group | list[Group]) -> list[Group]:
 def _key_of(request: web.Request) -> str | None:
     """What the client calls these groups, so that it may send them again when it got no answer."""
     key = request.headers.get(IDEMPOTENCY_HEADER)
-    if key is not None and not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
-        raise RefusalError(f"{IDEMPOTENCY_HEADER} must be 1 to {LONGEST_KEY} printable ASCII characters")
+    if key is not None and not (0 < len(key) <= LONGEST_IDEMPOTENCY_KEY and key.isascii() and key.isprintable()):
+        raise RefusalError(f"{IDEMPOTENCY_HEADER} must be 1 to {LONGEST_IDEMPOTENCY_KEY} printable ASCII characters")
     return key

@@ -15,7 +15,8 @@ from clotho_api_server.refusals import ConflictError, FullError, InvalidError, U
 from clotho_api_server.segments import Segments
 from clotho_api_server.shares import Environment, Limits, Snapshot, is_welcome
 from clotho_api_server.tally import QueueTally
-from clotho_api_server.wire import EnvRegistered, Register, RegisterEnv
+from clotho_contract.api_protocol import EnvRegistered, Register, RegisterEnv
+from clotho_contract.trajectory import divides_batch
 
 LEASES_REMEMBERED = 1000  # an ack whose answer got lost may be repeated this many batches later
 RECEIPTS_REMEMBERED = 10_000  # and so may groups whose answer got lost, if they came with a key
@@ -448,10 +449,10 @@ class Ledger:
 
 def check_divides(field: str, group_size: int, batch_size: int, whose: str = "") -> None:
     """Groups that do not divide a batch could never fill one."""
-    whole, rest = divmod(batch_size, group_size)
-    if rest == 0:
+    if divides_batch(group_size, batch_size):
         return
-    usable = ", ".join(str(n) for n in range(1, min(batch_size, 4096) + 1) if batch_size % n == 0)
+    whole, rest = divmod(batch_size, group_size)
+    usable = ", ".join(str(n) for n in range(1, min(batch_size, 4096) + 1) if divides_batch(n, batch_size))
     raise InvalidError(
         (field,),
         f"groups of {group_size}{whose} do not divide batches of {batch_size}: "

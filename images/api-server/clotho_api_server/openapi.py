@@ -7,8 +7,11 @@ import msgspec
 from msgspec import Struct
 
 from clotho_api_server.groups import ScoredData
-from clotho_api_server.wire import (
-    LONGEST_KEY,
+from clotho_contract.api_protocol import (
+    IDEMPOTENCY_HEADER,
+    LONGEST_IDEMPOTENCY_KEY,
+    PROTOCOL_HEADER,
+    ApiStatus,
     AtStep,
     CurrentStep,
     EnvIdentifier,
@@ -20,8 +23,7 @@ from clotho_api_server.wire import (
     RegisterEnv,
     Renewed,
 )
-from clotho_contract.api_status import ApiStatus
-from clotho_contract.names import IDEMPOTENCY_HEADER
+from clotho_contract.trajectory import IGNORE_INDEX, NO_LOGPROB
 
 Json = dict[str, Any]
 
@@ -52,13 +54,13 @@ _OBJECT: Final[Json] = {"type": "object"}
 _MESSAGE: Final[Json] = {"type": "object", "required": ["role", "content"]}
 _GROUP_FIELDS: Final[Json] = {
     "tokens": _INTEGERS,
-    "masks": {**_INTEGERS, "description": "The token where it is trained, -100 elsewhere."},
+    "masks": {**_INTEGERS, "description": f"The token where it is trained, {IGNORE_INDEX} elsewhere."},
     "scores": {"type": "array", "items": {"type": "number"}},
     "advantages": _optional(_NUMBERS),
     "ref_logprobs": _optional(_NUMBERS),
     "messages": _optional({"type": "array", "items": {"type": "array", "items": _MESSAGE}}),
     "generation_params": _optional({**_OBJECT, "description": "policy_version says which policy made the group."}),
-    "inference_logprobs": _optional({**_NUMBERS, "description": "1.0 where the token was not sampled."}),
+    "inference_logprobs": _optional({**_NUMBERS, "description": f"{NO_LOGPROB} where the token was not sampled."}),
     "overrides": _optional({"type": "array", "items": _OBJECT}),
     "group_overrides": _optional(_OBJECT),
     "images": {},
@@ -79,7 +81,7 @@ _KEY: Final[Json] = {
     "name": IDEMPOTENCY_HEADER,
     "in": "header",
     "description": "The client's name for what it sends: sent again, it gets the same answer and nothing is added.",
-    "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": "^[ -~]*$"},
+    "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_IDEMPOTENCY_KEY, "pattern": "^[ -~]*$"},
 }
 
 OPERATIONS: Final = (
@@ -165,7 +167,7 @@ _MEANINGS: Final = {
     409: "Unknown or expired lease, or no trainer has registered.",
     413: "The body is too large.",
     422: "A field is wrong; the answer names it.",
-    429: "The queue is full; try again after Retry-After seconds (clients that send X-Clotho-Protocol).",
+    429: f"The queue is full; try again after Retry-After seconds (clients that send {PROTOCOL_HEADER}).",
     503: "The queue is full, or the disk refused; try again after Retry-After seconds.",
 }
 

@@ -1,7 +1,7 @@
 """`/etc/clotho/run.yaml`: one file, rendered by the operator, the same for every pod of a run. It holds no secrets."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,14 +11,7 @@ from msgspec import Meta, field
 from clotho_contract.inline import Inline
 from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE
 from clotho_contract.settings import Export, Inference, Model, PositiveInt, Settings, Training, Wandb
-
-DEFAULT_GROUP_SIZE = 4  # what an Atropos environment uses when its config does not say
-
-
-def group_size_of(config: Mapping[str, Any]) -> int:
-    """Of an environment's config; a value that is no number is somebody else's to refuse."""
-    size = config.get("group_size", DEFAULT_GROUP_SIZE)
-    return size if isinstance(size, int) and not isinstance(size, bool) else DEFAULT_GROUP_SIZE
+from clotho_contract.trajectory import group_size_of
 
 
 class ConfigError(Exception):
@@ -96,7 +89,7 @@ def parse(text: str | bytes, source: str = "config") -> RunConfig:
 
 def load(path: Path | None = None) -> RunConfig:
     """Read the file named by the argument, else by $CLOTHO_CONFIG, else the place where the operator mounts it."""
-    path = path or Path(os.environ.get(CONFIG_VARIABLE, str(CONFIG_PATH)))
+    path = path or Path(os.environ.get(CONFIG_VARIABLE) or CONFIG_PATH)
     try:
         text = path.read_bytes()
     except OSError as error:

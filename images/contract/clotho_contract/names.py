@@ -19,10 +19,12 @@ CONFIG_VARIABLE: Final = "CLOTHO_CONFIG"
 DATA_VARIABLE: Final = "CLOTHO_DATA"
 ENVIRONMENT_VARIABLE: Final = "CLOTHO_ENVIRONMENT"  # which entry of `environments` this pod is
 TOKENIZER_VARIABLE: Final = "CLOTHO_TOKENIZER"  # the tokenizer's folder, where it is not TOKENIZER_PATH
-TOKEN_VARIABLE: Final = "CLOTHO_TOKEN"  # noqa: S105 - the name of the variable, not a secret
+TOKEN_VARIABLE: Final = "CLOTHO_TOKEN"  # noqa: S105 - the token that a pod's own requests carry
+# The tokens that a server accepts, one per role.
+ENVIRONMENT_TOKEN_VARIABLE: Final = "CLOTHO_ENVIRONMENT_TOKEN"  # noqa: S105
+TRAINER_TOKEN_VARIABLE: Final = "CLOTHO_TRAINER_TOKEN"  # noqa: S105
+OPERATOR_TOKEN_VARIABLE: Final = "CLOTHO_OPERATOR_TOKEN"  # noqa: S105
 ADMIN_TOKEN_VARIABLE: Final = "CLOTHO_ADMIN_TOKEN"  # noqa: S105
 TERMINATION_MESSAGE_VARIABLE: Final = "CLOTHO_TERMINATION_MESSAGE"
 
 POLICY_VERSION_HEADER: Final = "X-Clotho-Policy-Version"
-PROTOCOL_HEADER: Final = "X-Clotho-Protocol"  # a client that sends it understands 429 and Retry-After
-IDEMPOTENCY_HEADER: Final = "Idempotency-Key"  # names the groups of a request, which may then be sent again

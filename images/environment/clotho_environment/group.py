@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
+from msgspec import Raw
 
-MASKED = -100  # stands in `masks` for a token that is not trained
-NO_LOGPROB = 1.0  # stands in `inference_logprobs` for the same
+from clotho_contract.trajectory import IGNORE_INDEX, NO_LOGPROB, NULL, GenerationParams, Override, ScoredGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +111,24 @@ def _is_finite(value: object) -> bool:
 
 def encode_group(group: Group, sequences: list[Sequence], env_id: int | None) -> bytes:
     """The group as Atropos' `/scored_data` takes it, stamped with the oldest policy that wrote in it."""
-    body: dict[str, object] = {
-        "tokens": [s.tokens for s in sequences],
-        "masks": [mask_of(s) for s in sequences],
-        "scores": [float(score) for score in group.scores],
-        "inference_logprobs": [_logprobs_of(s) for s in sequences],
-    }
     versions = [s.policy_version for s in sequences if s.policy_version is not None]
-    if versions:
-        body["generation_params"] = {"policy_version": min(versions)}
-    if any(s.is_truncated for s in sequences):
-        body["overrides"] = [{"truncated": True} if s.is_truncated else {} for s in sequences]
-    if group.advantages is not None:
-        body["advantages"] = group.advantages
-    if group.messages is not None:
-        body["messages"] = group.messages
-    if env_id is not None:
-        body["env_id"] = env_id
-    return msgspec.json.encode(body)
+    is_truncated = any(s.is_truncated for s in sequences)
+    scored = ScoredGroup(
+        tokens=[list(s.tokens) for s in sequences],
+        masks=[mask_of(s) for s in sequences],
+        scores=[float(score) for score in group.scores],
+        advantages=[list(row) for row in group.advantages] if group.advantages is not None else None,
+        messages=Raw(msgspec.json.encode(group.messages)) if group.messages is not None else NULL,
+        generation_params=GenerationParams(min(versions)) if versions else None,
+        inference_logprobs=[_logprobs_of(s) for s in sequences],
+        overrides=[Override(truncated=s.is_truncated or None) for s in sequences] if is_truncated else None,
+        env_id=env_id,
+    )
+    return msgspec.json.encode(scored)
 
 
 def mask_of(sequence: Sequence) -> list[int]:
-    return [t if trained else MASKED for t, trained in zip(sequence.tokens, sequence.trained, strict=True)]
+    return [t if trained else IGNORE_INDEX for t, trained in zip(sequence.tokens, sequence.trained, strict=True)]
 
 
 def _logprobs_of(sequence: Sequence) -> list[float]:

@@ -9,9 +9,10 @@ from typing import Final
 
 import aiohttp
 import msgspec
-from msgspec import Struct
 
+from clotho_contract.api_protocol import Info
 from clotho_contract.config import RunConfig
+from clotho_contract.retry import Backoff, TransientError, reason_of, retrying
 from clotho_contract.termination import Reason, Termination
 from clotho_environment.connections import open_session
 from clotho_environment.tokenizer import TokenizerError, unpack_tokenizer
@@ -20,8 +21,8 @@ log = logging.getLogger(__name__)
 
 REMIND_SECONDS: Final = 30.0
 
-Check = Callable[[], Awaitable[str | None]]
-"""None when it is there, else one sentence that says what is missing."""
+Check = Callable[[], Awaitable[None]]
+"""Raises TransientError with one sentence while something is missing."""
 
 
 async def wait(run: RunConfig, token: str, tokenizer: Path, timeout_seconds: float | None) -> Termination:
@@ -56,58 +57,52 @@ class Waiter:
         self._poll_seconds = poll_seconds
 
     async def wait(self, tokenizer_path: Path) -> None:
-        await self._until(self._missing_trainer, "the trainer to register")
-        await self._until(self._missing_inference, "inference")
-        await self._until(lambda: self._missing_tokenizer(tokenizer_path), "the tokenizer")
+        await self._until(self._check_trainer, "the trainer to register")
+        await self._until(self._check_inference, "inference")
+        await self._until(lambda: self._check_tokenizer(tokenizer_path), "the tokenizer")
 
     async def _until(self, check: Check, what: str) -> None:
         loop = asyncio.get_running_loop()
         remind_at = loop.time()
-        while True:
-            try:
-                problem = await check()
-            except (aiohttp.ClientError, TimeoutError) as error:
-                problem = f"{type(error).__name__}: {error}"
-            if problem is None:
-                return
+
+        def remind(error: Exception, _: float) -> None:
+            nonlocal remind_at
             if loop.time() >= remind_at:
-                log.info("waiting for %s: %s", what, problem)
+                log.info("waiting for %s: %s", what, reason_of(error))
                 remind_at = loop.time() + REMIND_SECONDS
-            await asyncio.sleep(self._poll_seconds)
 
-    async def _missing_trainer(self) -> str | None:
-        status, body = await self._get(self._api_server + "/info")
-        if status != HTTPStatus.OK:
-            return f"the API server answers {status}"
-        return None if _batch_size(body) > 0 else "the API server is up, the trainer has not registered"
+        await retrying(
+            check,
+            on=(TransientError, aiohttp.ClientError, TimeoutError),
+            backoff=Backoff(self._poll_seconds, self._poll_seconds),
+            before_wait=remind,
+        )
 
-    async def _missing_inference(self) -> str | None:
-        status, _ = await self._get(self._inference + "/health")
-        return None if status == HTTPStatus.OK else f"inference answers {status}"
+    async def _check_trainer(self) -> None:
+        if _batch_size(await self._get(self._api_server + "/info")) <= 0:
+            raise TransientError("the API server is up, the trainer has not registered")
 
-    async def _missing_tokenizer(self, path: Path) -> str | None:
-        status, body = await self._get(self._inference + "/tokenizer.tar")
-        if status != HTTPStatus.OK:
-            return f"inference answers {status} to /tokenizer.tar"
+    async def _check_inference(self) -> None:
+        await self._get(self._inference + "/health")
+
+    async def _check_tokenizer(self, path: Path) -> None:
+        body = await self._get(self._inference + "/tokenizer.tar")
         try:
             await asyncio.to_thread(unpack_tokenizer, body, path)
         except TokenizerError as error:
             raise RefusedError(str(error)) from error
-        return None
 
-    async def _get(self, url: str) -> tuple[int, bytes]:
+    async def _get(self, url: str) -> bytes:
         async with self._session.get(url) as response:
             if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
                 raise RefusedError(f"{url} refuses our token ({response.status})", "Unauthorized")
-            return response.status, await response.read()
+            if response.status != HTTPStatus.OK:
+                raise TransientError(f"{url} answers {response.status}")
+            return await response.read()
 
 
 def _batch_size(body: bytes) -> int:
     try:
-        return msgspec.json.decode(body, type=_Info).batch_size
+        return msgspec.json.decode(body, type=Info).batch_size
     except msgspec.MsgspecError as error:
         raise RefusedError(f"what answers as API server is none: /info cannot be read ({error})") from error
-
-
-class _Info(Struct):
-    batch_size: int

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from clotho.api.schema import Schema
-from clotho_contract.config import DEFAULT_GROUP_SIZE
+from clotho_contract.trajectory import DEFAULT_GROUP_SIZE
 
 
 class Rule(Struct, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ from clotho.api.metadata import Metadata
 from clotho.api.names import KIND, OwnerKind
 from clotho.api.reading import read
 from clotho.api.status import TrainingRunStatus
-from clotho_contract.config import DEFAULT_GROUP_SIZE, group_size_of
 from clotho_contract.inline import Code, Dataset, Inline
 from clotho_contract.settings import Export, Fraction, Inference, Model, PositiveInt, Settings, Training, Wandb
+from clotho_contract.trajectory import DEFAULT_GROUP_SIZE, group_size_of
 
 ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^$|^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
 Quantity = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$")]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from clotho.api.training_run import EnvironmentSpec, InlineSpec, TrainingRunSpec
 from clotho_contract.inline import problems as inline_problems
+from clotho_contract.trajectory import batch_size_problem
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
@@ -75,12 +76,4 @@ def _group_problem(batch: int, environment: EnvironmentSpec) -> str | None:
     given = environment.config.get("group_size", environment.group_size)
     if given != environment.group_size or given < 1:
         return f"environments.{environment.name}.config.group_size: {given!r} is not a number of at least 1"
-    size = environment.group_size
-    if batch % size == 0:
-        return None
-    below = batch - batch % size
-    choice = f"{below} or {below + size}" if below else f"{size}"
-    return (
-        f"training.batchSize: {batch} is not a multiple of group_size {size} (environment {environment.name}); "
-        f"use {choice}"
-    )
+    return batch_size_problem(batch, environment.group_size, environment.name)

@@ -18,6 +18,7 @@ from clotho.plan.model import Probe, Probes, QueueStatus
 from clotho.plan.pods import Pod
 from clotho.plan.run.progress import told_time
 from clotho_contract import progress
+from clotho_contract.api_protocol import ApiStatus
 from clotho_contract.exports import ExportProgress
 from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, TRAINER_STATUS_PORT
 
@@ -30,18 +31,7 @@ class ProbeTimes(Struct, frozen=True, kw_only=True):
     timeout: float = 3.0
 
 
-class ApiServerAnswer(Struct, frozen=True, kw_only=True):
-    """What the API server says on `/status`, as far as it is used here."""
-
-    current_step: int
-    queue_size: int = 0  # groups
-    queue_sequences: int = 0
-    full: bool = False
-    leased_batches: int = 0
-    environments: tuple[dict[str, Any], ...] = ()
-
-
-def queue_status(answer: ApiServerAnswer, batch_size: int) -> QueueStatus:
+def queue_status(answer: ApiStatus, batch_size: int) -> QueueStatus:
     return QueueStatus(
         current_step=answer.current_step,
         queue_groups=answer.queue_size,
@@ -175,7 +165,7 @@ class Prober:
         if target == "exporter":
             return _decode(await http_get(host, TRAINER_STATUS_PORT, "/progress", None, limit), ExportProgress)
         if target == "api_server":
-            answer = _decode(await http_get(host, API_SERVER_PORT, "/status", token, limit), ApiServerAnswer)
+            answer = _decode(await http_get(host, API_SERVER_PORT, "/status", token, limit), ApiStatus)
             return queue_status(answer, run.spec.training.batch_size)
         await http_get(host, INFERENCE_PORT, "/health", token, limit)
         return True

@@ -11,13 +11,14 @@ import sqlite3
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from clotho_api_server import bodies
 from clotho_api_server import service as service_module
 from clotho_api_server.access import Access
 from clotho_api_server.ledger import Ledger
-from clotho_contract import api_status
+from clotho_contract.api_protocol import ApiStatus
 
 
 def group(mark: int, size: int = 2, **fields: Any) -> dict[str, Any]:
@@ -144,7 +145,7 @@ async def test_the_status_tells_the_operator_more(api) -> None:
     await api.register_environment(desired_name="gsm8k")
     await api.post("/scored_data", group(1, env_id=0))
     async with api.session.get(api.url + "/status") as response:
-        status = api_status.decode(await response.read())
+        status = msgspec.json.decode(await response.read(), type=ApiStatus)
     assert (status.current_step, status.queue_size, status.queue_sequences) == (0, 1, 2)
     assert status.registered
     assert not status.full

@@ -22,7 +22,7 @@ from clotho_api_server.refusals import ConflictError
 from clotho_api_server.schema import open_database
 from clotho_api_server.segments import FOLDER_NAME, SEGMENT_BYTES, Place, Segments
 from clotho_api_server.shares import Limits
-from clotho_api_server.wire import Register, RegisterEnv
+from clotho_contract.api_protocol import Register, RegisterEnv
 
 T = TypeVar("T")
 LIMITS = Limits(max_queue_bytes=10**9, max_off_policy_batches=10**6, lease_seconds=10.0)

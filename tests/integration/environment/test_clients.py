@@ -9,8 +9,9 @@ import tarfile
 import pytest
 from aiohttp import web
 
+from clotho_contract.api_protocol import RegisterEnv
 from clotho_environment import Completion, Group, InferenceError, InferenceUnavailableError
-from clotho_environment.api_server import ApiServer, ApiServerRefusedError, Registration
+from clotho_environment.api_server import ApiServer, ApiServerRefusedError
 from clotho_environment.connections import open_session
 from clotho_environment.group import InvalidGroupError
 from clotho_environment.sdk.conversation import Conversation
@@ -87,7 +88,7 @@ class TestPolicy:
 
     async def test_long_outages_are_unavailability(self, client, inference):
         await inference.stop()
-        with pytest.raises(InferenceUnavailableError, match="does not answer"):
+        with pytest.raises(InferenceUnavailableError, match="no answer from the inference server"):
             await client.complete("ab")
 
     async def test_a_refused_token(self, client, inference):
@@ -110,7 +111,7 @@ class TestPolicy:
 class TestApiServer:
     @pytest.fixture
     def client(self, session, api_server):
-        return ApiServer(session, api_server.url, Registration("env", group_size=1, max_token_length=64))
+        return ApiServer(session, api_server.url, RegisterEnv(64, "env", weight=1.0, group_size=1))
 
     async def test_a_group_is_handed_in_under_our_id(self, client, api_server):
         await client.submit(GROUP, [ATTEMPT.sequence])

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from clotho_api_server.groups import AT_A_GLANCE, parse_group, parse_groups
+from clotho_api_server.groups import AT_A_GLANCE, ScoredData, parse_group, parse_groups
 from clotho_api_server.refusals import InvalidError
+from clotho_contract.trajectory import ScoredGroup
 
 GOOD: dict[str, Any] = {"tokens": [[1, 2, 3], [4, 5]], "masks": [[-100, 2, 3], [4, 5]], "scores": [1.0, 0]}
 
@@ -131,3 +132,7 @@ def test_a_glance_is_enough_for_long_rows_that_are_right() -> None:
 )
 def test_a_glance_leaves_what_is_wrong_and_what_takes_longer(changes: dict[str, Any]) -> None:
     assert parse_group.glance(body(**{**LONG_ROWS, **changes}), 0) is None
+
+
+def test_a_group_in_the_queue_has_the_fields_of_the_contract_in_the_same_order() -> None:
+    assert ScoredData.__struct_fields__ == ScoredGroup.__struct_fields__

@@ -15,7 +15,7 @@ from clotho_api_server.refusals import ConflictError, FullError, InvalidError, U
 from clotho_api_server.schema import FormatError, prepare
 from clotho_api_server.segments import Place, Segments
 from clotho_api_server.shares import Limits
-from clotho_api_server.wire import Register, RegisterEnv
+from clotho_contract.api_protocol import Register, RegisterEnv
 
 Make = Callable[..., Ledger]
 

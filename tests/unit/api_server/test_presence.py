@@ -2,7 +2,7 @@
 
 from clotho_api_server.presence import Presence
 from clotho_api_server.shares import Environment
-from clotho_api_server.wire import RegisterEnv
+from clotho_contract.api_protocol import RegisterEnv
 
 ASKED = RegisterEnv(100, "e", 1.0, 4)
 ENVIRONMENTS = {id: Environment(id, f"e_{id}", ASKED, connected=id != 2) for id in range(3)}

@@ -12,7 +12,7 @@ from clotho_api_server.shares import (
     is_welcome,
     nobody_is_welcome,
 )
-from clotho_api_server.wire import Register, RegisterEnv
+from clotho_contract.api_protocol import Register, RegisterEnv
 
 TRAINER = Register("g", "p", 8, 100, "/c", 5, 0, 10)
 

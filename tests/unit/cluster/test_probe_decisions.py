@@ -4,8 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from clotho.cluster.probe import ApiServerAnswer, ProbeTimes, pause, questions, queue_status
+from clotho.cluster.probe import ProbeTimes, pause, questions, queue_status
 from clotho.plan.model import Probe, Probes
+from clotho_contract.api_protocol import ApiStatus, ConnectedEnvironment
 from clotho_contract.progress import Progress
 from rig.objects import a_pod, a_run
 
@@ -79,8 +80,14 @@ def test_pause(phase: str, stall_after: int, expected: float | None) -> None:
 
 
 def test_batches_that_wait_for_the_trainer_include_leased_ones() -> None:
-    answer = ApiServerAnswer(
-        current_step=4, queue_size=5, queue_sequences=20, leased_batches=1, full=True, environments=({}, {})
+    connected = ConnectedEnvironment(id=0, name="env_0", seconds_since_heard=0.0, queued_groups=0)
+    answer = ApiStatus(
+        current_step=4,
+        queue_size=5,
+        queue_sequences=20,
+        leased_batches=1,
+        full=True,
+        environments=(connected,) * 2,
     )
     status = queue_status(answer, batch_size=8)
     assert (status.batches_ready, status.is_full, status.environments_connected) == (3, True, 2)

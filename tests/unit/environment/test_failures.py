@@ -2,7 +2,6 @@
 
 import pytest
 
-from clotho_environment.retry import backoff, retry_after
 from clotho_environment.rollouts.failures import next_setback, summarize
 
 
@@ -20,15 +19,3 @@ def test_a_summary_names_the_place():
         {}["answer"]
     assert summarize(caught.value).startswith("KeyError: 'answer' (")
     assert "test_failures.py:" in summarize(caught.value)
-
-
-def test_backoff_grows_up_to_its_cap():
-    delays = [delay for delay, _ in zip(backoff(first=1, cap=8), range(6), strict=False)]
-    assert all(limit / 2 <= delay <= limit for delay, limit in zip(delays, [1, 2, 4, 8, 8, 8], strict=True))
-
-
-@pytest.mark.parametrize(
-    ("header", "seconds"), [("3", 3.0), ("0.5", 0.5), (None, None), ("Wed, 21 Oct", None), ("-1", None), ("1e9", None)]
-)
-def test_retry_after(header, seconds):
-    assert retry_after({"Retry-After": header} if header else {}) == seconds

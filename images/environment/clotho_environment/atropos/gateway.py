@@ -13,12 +13,13 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
 
+from clotho_contract.api_protocol import PROTOCOL_HEADERS, CurrentStep, EnvIdentifier, EnvRegistration
 from clotho_contract.names import POLICY_VERSION_HEADER
-from clotho_environment.api_server import PROTOCOL, new_key
+from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
+from clotho_environment.api_server import new_key
 from clotho_environment.atropos.scored import Scored
 from clotho_environment.atropos.versions import VersionMemory
 from clotho_environment.pod.telemetry import Telemetry
-from clotho_environment.retry import backoff, retry_after
 from clotho_environment.sdk.completion import AnswerError, read_generate
 
 log = logging.getLogger(__name__)
@@ -28,10 +29,6 @@ SILENCE_SECONDS: Final = 300.0
 _HOLD: Final = (408, 429, 500, 502, 503, 504)
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _PASSED_ON: Final = ("Content-Type", POLICY_VERSION_HEADER)
-
-
-class _Registered(Struct):
-    env_id: int | None = None
 
 
 class Gateway:
@@ -92,23 +89,23 @@ class Gateway:
     async def current_step(self) -> int | None:
         """None when the API server refuses to say."""
         answer = await self._call("api", "GET", "/status")
-        return int(msgspec.json.decode(answer.body)["current_step"]) if answer.status == 200 else None
+        return msgspec.json.decode(answer.body, type=CurrentStep).current_step if answer.status == 200 else None
 
     async def disconnect(self) -> None:
-        """Atropos environments never say goodbye themselves."""
+        """Atropos environments never deregister themselves."""
         if self._env_id is None:
             return
         try:
             async with asyncio.timeout(5):
-                await self._send("api", "POST", "/disconnect-env", msgspec.json.encode({"env_id": self._env_id}))
+                await self._send("api", "POST", "/disconnect-env", msgspec.json.encode(EnvIdentifier(self._env_id)))
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning("could not say goodbye to the API server: %s", error)
+            log.warning("failed to deregister from the API server: %s", error)
 
     async def _register(self, request: web.Request) -> web.Response:
         self._registration = await request.read()
         answer = await self._call("api", "POST", "/register-env", self._registration)
         if answer.status == 200:
-            self._env_id = msgspec.json.decode(answer.body, type=_Registered).env_id
+            self._env_id = msgspec.json.decode(answer.body, type=EnvRegistration).env_id
         return answer.respond()
 
     async def _status(self, request: web.Request) -> web.Response:
@@ -130,13 +127,15 @@ class Gateway:
 
     async def _register_again(self) -> None:
         log.warning("the API server does not know this environment any more; registering again")
-        for delay in backoff(first=0.2, cap=2.0):
+
+        async def register() -> int:
             answer = await self._call("api", "POST", "/register-env", self._registration or b"{}")
-            env_id = msgspec.json.decode(answer.body, type=_Registered).env_id if answer.status == 200 else None
-            if env_id is not None:
-                self._env_id = env_id
-                return
-            await asyncio.sleep(delay)
+            env_id = msgspec.json.decode(answer.body, type=EnvRegistration).env_id if answer.status == 200 else None
+            if env_id is None:
+                raise TransientError(f"{answer.status} {answer.excerpt}")
+            return env_id
+
+        self._env_id = await retrying(register, backoff=Backoff(first=0.2, cap=2.0))
 
     async def _scored(self, request: web.Request) -> web.Response:
         body = await request.read()  # aiohttp has undone the compression
@@ -200,27 +199,29 @@ class Gateway:
         self, side: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = _NO_HEADERS
     ) -> "_Answer":
         """Wait for as long as the other side is away or full: Atropos would end, or lose the group."""
-        for delay in backoff():
+
+        async def call() -> _Answer:
             self._last_activity = time.monotonic()
-            try:
-                answer = await self._send(side, method, path, body, headers)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                self._mark_away(side, f"{type(error).__name__}: {error}")
-                await asyncio.sleep(delay)
-                continue
-            if answer.status in (401, 403):
-                self.refusal = f"{self._upstreams[side]} refuses our token ({answer.status})"
-            if answer.status not in _HOLD:
-                self._away.discard(side)
-                return answer
-            self._mark_away(side, f"{answer.status} {answer.excerpt}")
-            await asyncio.sleep(retry_after(answer.headers) or delay)
-        raise AssertionError("backoff never ends")
+            answer = await self._send(side, method, path, body, headers)
+            if answer.status in _HOLD:
+                pause = retry_after(answer.headers) or None
+                raise TransientError(f"{answer.status} {answer.excerpt}", retry_after=pause)
+            return answer
+
+        answer = await retrying(
+            call,
+            on=(TransientError, aiohttp.ClientError, TimeoutError),
+            before_wait=lambda error, _: self._mark_away(side, reason_of(error)),
+        )
+        if answer.status in (401, 403):
+            self.refusal = f"{self._upstreams[side]} refuses our token ({answer.status})"
+        self._away.discard(side)
+        return answer
 
     async def _send(
         self, side: str, method: str, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
     ) -> "_Answer":
-        sent = {"Content-Type": "application/json", **(PROTOCOL if side == "api" else {}), **headers}
+        sent = {"Content-Type": "application/json", **(PROTOCOL_HEADERS if side == "api" else {}), **headers}
         url = self._upstreams[side] + path
         async with self._session.request(method, url, data=body or None, headers=sent) as response:
             return _Answer(response.status, response.headers, await response.read())

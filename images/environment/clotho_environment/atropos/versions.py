@@ -5,7 +5,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
-from clotho_environment.group import MASKED
+from clotho_contract.trajectory import IGNORE_INDEX
 
 
 class VersionMemory:
@@ -35,7 +35,7 @@ def _answers(mask: Sequence[int]) -> Iterator[list[int]]:
     """Each unbroken run of trained tokens is one answer."""
     answer: list[int] = []
     for token in mask:
-        if token != MASKED:
+        if token != IGNORE_INDEX:
             answer.append(token)
         elif answer:
             yield answer

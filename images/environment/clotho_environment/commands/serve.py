@@ -10,9 +10,11 @@ from pathlib import Path
 
 import clotho_contract.config as run_config
 from clotho_contract import termination
+from clotho_contract.api_protocol import RegisterEnv
 from clotho_contract.config import ConfigError, EnvironmentConfig, RunConfig
 from clotho_contract.termination import Termination
-from clotho_environment.api_server import ApiServer, Registration
+from clotho_contract.trajectory import batch_size_problem
+from clotho_environment.api_server import ApiServer
 from clotho_environment.connections import open_session
 from clotho_environment.entries import NativeEntry
 from clotho_environment.pod.status import status_server, stop_signal
@@ -50,13 +52,8 @@ async def serve(
 
 
 def check_batch(batch_size: int, group_size: int, name: str) -> None:
-    if batch_size % group_size:
-        below, above = batch_size // group_size * group_size, -(-batch_size // group_size) * group_size
-        use = f"{below} or {above}" if below else str(above)
-        raise InvalidConfigError(
-            f"training.batchSize: {batch_size} is not a multiple of group_size {group_size} "
-            f"(environment {name}); use {use}"
-        )
+    if problem := batch_size_problem(batch_size, group_size, name):
+        raise InvalidConfigError(problem)
 
 
 @asynccontextmanager
@@ -79,8 +76,8 @@ def _give_up(problem: str) -> None:
     os._exit(1)
 
 
-def _registration(environment: AnyEnvironment, run: RunConfig, place: EnvironmentConfig) -> Registration:
-    return Registration(
+def _registration(environment: AnyEnvironment, run: RunConfig, place: EnvironmentConfig) -> RegisterEnv:
+    return RegisterEnv(
         desired_name=place.name,
         group_size=environment.config.group_size,
         max_token_length=run.training.max_tokens,

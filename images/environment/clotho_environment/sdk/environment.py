@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from clotho_contract.config import DEFAULT_GROUP_SIZE
+from clotho_contract.trajectory import DEFAULT_GROUP_SIZE
 from clotho_environment.group import Group
 from clotho_environment.sdk.sampling import Defaults, SamplingClient
 

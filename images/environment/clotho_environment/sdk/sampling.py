@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 
 from clotho_contract.names import POLICY_VERSION_HEADER
-from clotho_environment.retry import backoff, retry_after
+from clotho_contract.retry import TransientError, retry_after, retrying
 from clotho_environment.sdk.completion import AnswerError, Completion, Message, read_generate, read_openai
 from clotho_environment.sdk.conversation import Conversation
 
@@ -140,17 +140,12 @@ class SamplingClient:
     async def _post(self, path: str, request: dict[str, Any], read: Reader) -> list[Completion]:
         body = msgspec.json.encode(request)
         deadline = asyncio.get_running_loop().time() + self._patience_seconds
-        for delay in backoff():
-            try:
-                return await self._post_once(path, body, read)
-            except _TransientError as error:
-                pause = error.pause if error.pause is not None else delay
-                if asyncio.get_running_loop().time() + pause > deadline:
-                    raise InferenceUnavailableError(
-                        f"the inference server at {self._base_url} does not answer: {error}"
-                    ) from None
-                await asyncio.sleep(pause)
-        raise AssertionError("backoff never ends")
+
+        def give_up_after_deadline(error: Exception, pause: float) -> None:
+            if asyncio.get_running_loop().time() + pause > deadline:
+                raise InferenceUnavailableError(f"no answer from the inference server at {self._base_url}: {error}")
+
+        return await retrying(lambda: self._post_once(path, body, read), before_wait=give_up_after_deadline)
 
     async def _post_once(self, path: str, body: bytes, read: Reader) -> list[Completion]:
         headers = {"Content-Type": "application/json"}
@@ -158,9 +153,9 @@ class SamplingClient:
             async with self._session.post(self._base_url + path, data=body, headers=headers) as response:
                 answer = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise _TransientError(f"{type(error).__name__}: {error}") from error
+            raise TransientError(f"{type(error).__name__}: {error}") from error
         if response.status == 429 or response.status >= 500:
-            raise _TransientError(f"{response.status} {_excerpt(answer)}", retry_after(response.headers))
+            raise TransientError(f"{response.status} {_excerpt(answer)}", retry_after=retry_after(response.headers))
         if response.status in (401, 403):
             raise InferenceUnauthorizedError(
                 f"the inference server at {self._base_url} refuses our token ({response.status})"
@@ -172,12 +167,6 @@ class SamplingClient:
             return read(answer, int(version) if version.isdecimal() else None)
         except AnswerError as error:
             raise InferenceError(f"POST {path}: {error}") from error
-
-
-class _TransientError(Exception):
-    def __init__(self, problem: str, pause: float | None = None) -> None:
-        super().__init__(problem)
-        self.pause = pause
 
 
 def _excerpt(body: bytes) -> str:
