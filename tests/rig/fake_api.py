@@ -9,7 +9,7 @@ import msgspec
 
 from clotho.cluster.client import ApiClient
 from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, NotFound
-from clotho.cluster.workspace import OurKind, Workspace
+from clotho.workspace.objects import OurKind, Workspace
 
 Body = dict[str, Any]
 NAMESPACE = "lab"

@@ -5,7 +5,7 @@ import re
 from typing import Any, Final
 
 from clotho.cluster.outcomes import ApiError
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 from clotho_contract.names import ENVIRONMENT_STATUS_PORT
 
 PATIENCE_SECONDS: Final = 3.0

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from clotho.api.names import GROUP
 from clotho.cluster.outcomes import Conflict
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 ANNOTATION: Final = f"{GROUP}/last-status-check"
 ATTEMPTS: Final = 5

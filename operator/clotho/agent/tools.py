@@ -17,10 +17,10 @@ from clotho.agent.rate_limit import take_turn
 from clotho.api.inference_tests import TIDY_SECONDS
 from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.cluster.credentials import CredentialsError
-from clotho.cluster.drafting import begin_draft, fresh_name
-from clotho.cluster.inference_tests import TestOrder, wait_for_test
 from clotho.cluster.outcomes import ApiError, NotFound
-from clotho.cluster.workspace import Workspace, WrongStateError
+from clotho.workspace.drafting import begin_draft, fresh_name
+from clotho.workspace.inference_tests import TestOrder, wait_for_test
+from clotho.workspace.objects import Workspace, WrongStateError
 
 SESSIONS: Final = 256  # the oldest selection is forgotten beyond that
 LIST_TIPS: Final = (

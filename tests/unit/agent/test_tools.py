@@ -8,8 +8,8 @@ import pytest
 
 from clotho.agent.rate_limit import ANNOTATION
 from clotho.agent.tools import SESSIONS, Settings, Toolbox
-from clotho.cluster import inference_tests
 from clotho.cluster.outcomes import Forbidden, Transient
+from clotho.workspace import inference_tests
 from rig.fake_api import NAMESPACE, FakeApi, described
 
 NOW = datetime(2026, 11, 15, 14, 0, tzinfo=UTC)

@@ -15,7 +15,7 @@ from clotho.cli.failure import Exit
 from clotho.cli.terminal import output
 from clotho.cluster.credentials import CredentialsError
 from clotho.cluster.outcomes import ApiError, Forbidden, NotFound
-from clotho.cluster.workspace import PLURALS, Workspace
+from clotho.workspace.objects import PLURALS, Workspace
 
 State = Literal["ok", "missing", "optional", "unknown"]
 OLDEST_PYTHON: Final = (3, 11)

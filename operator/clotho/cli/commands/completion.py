@@ -12,7 +12,7 @@ from clotho.cli import arguments
 from clotho.cli.failure import Exit, Failure
 
 if TYPE_CHECKING:
-    from clotho.cluster.workspace import OurKind, Workspace
+    from clotho.workspace.objects import OurKind, Workspace
 
 KINDS: Final[Mapping[str, OurKind]] = {"RUN": "TrainingRun", "ENVIRONMENT": "Environment"}
 SCRIPTS: Final = {

@@ -17,7 +17,7 @@ from clotho.cli.terminal import output
 from clotho.cli.terminal.screen import page_width
 
 if TYPE_CHECKING:
-    from clotho.cluster.workspace import Workspace
+    from clotho.workspace.objects import Workspace
 
 
 def discover(options: argparse.Namespace) -> int:

@@ -19,8 +19,8 @@ from clotho.api.names import COMPONENT_LABEL, TRAINER
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output
-from clotho.cluster.workspace import Workspace
 from clotho.render.containers import EVERY_CONTAINER, MAIN, POD_SECURITY
+from clotho.workspace.objects import Workspace
 from clotho_contract.names import DATA_PATH
 
 Object = dict[str, Any]

@@ -18,7 +18,7 @@ from clotho.cli.session.connection import run_connected
 from clotho.cli.session.creation import create_run, next_step
 from clotho.cli.terminal import output
 from clotho.cluster.client import Object
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 
 def convert(options: argparse.Namespace) -> int:

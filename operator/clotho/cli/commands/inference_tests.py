@@ -11,10 +11,10 @@ from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import read_change
 from clotho.cli.session.drafts import edited_draft
 from clotho.cli.terminal import output, view
-from clotho.cluster.drafting import fresh_name
-from clotho.cluster.inference_tests import TestOrder, wait_for_test
 from clotho.cluster.outcomes import ApiError, NotFound
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.drafting import fresh_name
+from clotho.workspace.inference_tests import TestOrder, wait_for_test
+from clotho.workspace.objects import Workspace
 
 
 async def test(options: argparse.Namespace, workspace: Workspace) -> int:

@@ -11,7 +11,7 @@ from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output
 from clotho.cluster.outcomes import ApiError
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 MAIN: Final = "main"  # the container that does the work, in every pod of a run
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.run_files import read_run
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 TOKEN_VARIABLE: Final = "CLOTHO_MCP_TOKEN"  # noqa: S105 - the name of the variable
 

@@ -12,8 +12,8 @@ from clotho.api.policy import Policy
 from clotho.authoring.run_fields import run_fields, said_at
 from clotho.cli.failure import Exit
 from clotho.cli.terminal import output
-from clotho.cluster.drafting import policy_in_force
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.drafting import policy_in_force
+from clotho.workspace.objects import Workspace
 
 
 async def explain(options: argparse.Namespace, workspace: Workspace) -> int:

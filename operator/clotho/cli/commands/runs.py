@@ -18,8 +18,8 @@ from clotho.cli.session.drafts import edited_draft
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output, view
 from clotho.cli.terminal.screen import listed, page_width
-from clotho.cluster.drafting import fresh_name
-from clotho.cluster.workspace import Workspace, WrongStateError
+from clotho.workspace.drafting import fresh_name
+from clotho.workspace.objects import Workspace, WrongStateError
 
 Object = dict[str, Any]
 

@@ -13,7 +13,7 @@ from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output, view
 from clotho.cli.terminal.screen import Screen, page_width
 from clotho.cluster.outcomes import Transient
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 REFRESH_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 60.0  # with a cluster that does not answer

@@ -12,7 +12,7 @@ from clotho.cli.failure import Exit, Failure
 from clotho.cluster.client import ApiClient
 from clotho.cluster.credentials import Credentials, CredentialsError, load_as_kubectl
 from clotho.cluster.outcomes import ApiError, Forbidden, NotFound, Transient, Unauthorized
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 Command = Callable[[argparse.Namespace, Workspace], Awaitable[int]]
 TIMEOUT_SECONDS = 20.0

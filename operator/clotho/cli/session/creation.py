@@ -10,7 +10,7 @@ from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.manifests import Manifest
 from clotho.cluster.client import Object
 from clotho.cluster.outcomes import AlreadyExists
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 
 async def create_run(

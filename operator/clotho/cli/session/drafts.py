@@ -8,8 +8,8 @@ from typing import Any
 from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.terminal.screen import listed
-from clotho.cluster.drafting import begin_draft
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.drafting import begin_draft
+from clotho.workspace.objects import Workspace
 
 
 async def edited_draft(workspace: Workspace, environment: str, changes: Iterable[tuple[str, Any]]) -> Draft:

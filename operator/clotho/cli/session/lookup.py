@@ -7,7 +7,7 @@ from typing import Any
 from clotho.cli.failure import unknown
 from clotho.cli.session.connection import explain
 from clotho.cluster.outcomes import NotFound
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 
 async def find_run(workspace: Workspace, name: str) -> dict[str, Any]:

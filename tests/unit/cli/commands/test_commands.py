@@ -17,8 +17,8 @@ from clotho.cli.__main__ import main
 from clotho.cli.commands import check, environments, inference_tests, logs, mcp, policies, runs, watching
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.connection import explain
-from clotho.cluster import inference_tests as waiting
 from clotho.cluster.outcomes import Forbidden, Invalid, NotFound, Transient, Unauthorized
+from clotho.workspace import inference_tests as waiting
 from rig.fake_api import NAMESPACE, READY, FakeApi, described
 
 RUN = {

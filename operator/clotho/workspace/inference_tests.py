@@ -9,7 +9,7 @@ from msgspec import Struct
 from clotho.api.inference_tests import DEFAULT_MODELS, OPENROUTER
 from clotho.api.phases import FINISHED_TEST_PHASES
 from clotho.cluster.client import Object
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 POLL_SECONDS: Final = 2.0
 SLACK_SECONDS: Final = 600.0  # for images to be pulled and pods to be scheduled

@@ -9,7 +9,7 @@ from clotho.api.environment import Environment
 from clotho.api.policy import Policy, combine
 from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.authoring.nearest import nearest
-from clotho.cluster.workspace import Workspace
+from clotho.workspace.objects import Workspace
 
 NAME_LIMIT: Final = 63
 
