@@ -12,6 +12,7 @@ from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model import fp8
+from clotho_trainer.model.architecture import base_model
 from integration.trainer.fast_policies import CONTEXT, policy
 
 ROWS, PAGE = 5, 16
@@ -20,7 +21,7 @@ ROWS, PAGE = 5, 16
 def compare(architecture: str, *, in_fp8: bool) -> None:
     model = policy(architecture).model
     if in_fp8:
-        fp8.convert(model)
+        fp8.convert(base_model(model))
     weights = PolicyWeights(model, CONTEXT)
     weights.refresh()
     assert weights.rounds is in_fp8

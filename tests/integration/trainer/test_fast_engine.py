@@ -19,8 +19,8 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.core.engine import Completion, Request, Sampling
 from clotho_trainer.inference.paged.engine import FastEngine
-from clotho_trainer.inference.paged.weights import why_not
 from clotho_trainer.inference.transformers.engine import TransformersEngine
+from clotho_trainer.model.architecture import unsupported_reason
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.training.batch import prepare
 from integration.trainer import fast_policies
@@ -66,7 +66,7 @@ async def check_against_modules(live: LiveWeights, tolerance: float = 1e-5) -> N
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 async def test_log_probabilities_and_greedy_tokens_are_those_of_the_modules(architecture: str) -> None:
     live = policy(architecture)
-    assert why_not(live.model) is None
+    assert unsupported_reason(live.model) is None
     await check_against_modules(live)
 
 
@@ -204,7 +204,7 @@ def test_what_it_cannot_serve_is_said() -> None:
     small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 16}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64}
     sliding = MistralForCausalLM(MistralConfig(**small, **heads, sliding_window=8))  # type: ignore[arg-type]
-    assert why_not(sliding) == "some layers attend to a sliding window"
+    assert unsupported_reason(sliding) == "some layers attend to a sliding window"
 
 
 def with_engine(config: RunConfig, engine: str) -> RunConfig:

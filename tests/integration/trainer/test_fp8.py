@@ -13,6 +13,7 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import Request, Sampling
 from clotho_trainer.inference.paged.engine import FastEngine
 from clotho_trainer.model import fp8, load
+from clotho_trainer.model.architecture import base_model
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.training.batch import prepare
 from clotho_trainer.training.local.backend import LocalBackend
@@ -45,7 +46,7 @@ def test_a_rounded_layer_is_near_the_exact_one_and_so_is_its_gradient() -> None:
 
 def test_compiled_layers_have_the_same_gradients() -> None:
     live = fast_policies.policy("qwen3")
-    fp8.convert(live.model)
+    fp8.convert(base_model(live.model))
     live.model.train()
     trained = [parameter for parameter in live.model.parameters() if parameter.requires_grad]
 
@@ -67,7 +68,7 @@ async def test_the_engine_computes_what_the_modules_compute(architecture: str) -
     other roundings further on, and small beside what rounding itself changes."""
     live = fast_policies.policy(architecture)
     exact = fast_policies.policy(architecture)
-    fp8.convert(live.model)
+    fp8.convert(base_model(live.model))
     for policy_now in (live, exact):
         scale_adapters(policy_now, 0.0)
     engine = fast_policies.engine(live)
@@ -105,7 +106,7 @@ def scale_adapters(live: LiveWeights, factor: float) -> None:
 
 def test_an_adapter_is_as_exact_as_in_16_bits() -> None:
     live = fast_policies.policy("llama")
-    fp8.convert(live.model)
+    fp8.convert(base_model(live.model))
     engine = fast_policies.engine(live)
     linear, projection = engine._weights.layers[0].down, live.model.get_base_model().model.layers[0].mlp.down_proj
     linear.refresh()

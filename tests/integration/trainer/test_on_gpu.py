@@ -15,6 +15,7 @@ from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model import fp8, load
+from clotho_trainer.model.architecture import base_model
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.training.local import packing, passes
 from clotho_trainer.training.local.logprob_head import completion_logprobs
@@ -83,7 +84,7 @@ def test_fused_attention_equals_the_plain_one() -> None:
 def test_compiled_layers_give_the_same_and_are_compiled_once(in_fp8: bool, apart: float, alike: float) -> None:
     live = on_gpu("qwen3")
     if in_fp8:
-        fp8.convert(live.model)
+        fp8.convert(base_model(live.model))
     packing.prepare(live.model)
     live.model.train()
     trained = [parameter for parameter in live.model.parameters() if parameter.requires_grad]
@@ -113,7 +114,7 @@ def test_compiled_layers_give_the_same_and_are_compiled_once(in_fp8: bool, apart
 
 def test_rounding_kernels_equal_the_plain_ones() -> None:
     live = on_gpu("qwen3")
-    fp8.convert(live.model)
+    fp8.convert(base_model(live.model))
     weights = PolicyWeights(live.model, CONTEXT)
     weights.refresh()
     ours, plain = TritonOperations(weights), PlainOperations(weights, 0)
@@ -146,7 +147,7 @@ def test_products_in_8_bits_are_those_of_the_cpu() -> None:
 def test_the_engine_samples_from_what_the_modules_compute(quantization: str, most: float, tmp_path: Path) -> None:
     live = in_four_bits("qwen3", tmp_path) if quantization == "nf4" else on_gpu("qwen3")
     if quantization == "fp8":
-        fp8.convert(live.model)
+        fp8.convert(base_model(live.model))
     engine = fast_policies.engine(live)
 
     async def answers() -> list[float]:

@@ -11,9 +11,10 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import Engine
 from clotho_trainer.inference.paged import memory
 from clotho_trainer.inference.paged.engine import PAGE_SIZE, FastEngine
-from clotho_trainer.inference.paged.weights import PolicyWeights, why_not
+from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.inference.transformers.engine import TransformersEngine
 from clotho_trainer.inference.vllm import VllmEngine
+from clotho_trainer.model.architecture import unsupported_reason
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.load import context_length
 
@@ -46,7 +47,7 @@ def _wants_fast(config: RunConfig, live: LiveWeights) -> bool:
     wish = config.inference.engine
     if wish == "transformers" or (wish == "auto" and live.device.type != "cuda"):
         return False
-    problem = why_not(live.model)
+    problem = unsupported_reason(live.model)
     if problem is None:
         return True
     if wish == "fast":

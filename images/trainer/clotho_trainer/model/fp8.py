@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.model.base import base_model
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +80,9 @@ class Fp8Linear(torch.nn.Module):
         return y.view(*x.shape[:-1], self.out_features)
 
 
-def convert(model: Any) -> None:
-    """Replace the linear layers of every decoder layer, below their adapters, and say what that does to the policy."""
-    inner = base_model(model)
+def convert(inner: Any) -> None:
+    """Replace the linear layers of every decoder layer, below their adapters, and log what that does to the policy.
+    `inner` is the Hugging Face model itself."""
     if inner.device.type == "cuda" and inner.dtype != torch.bfloat16:
         raise TrainerError("InvalidConfig", f"model.quantization fp8 needs model.dtype bfloat16, not {inner.dtype}")
     before = _probe(inner)

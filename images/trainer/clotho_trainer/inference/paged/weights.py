@@ -7,13 +7,7 @@ from typing import Any
 import torch
 
 from clotho_trainer.inference.paged.linear import FusedLinear, fused
-from clotho_trainer.model import nf4
-from clotho_trainer.model.base import base_model
-from clotho_trainer.model.fp8 import Fp8Linear
-from clotho_trainer.model.lora import plain_adapter
-
-ARCHITECTURES = frozenset({"qwen2", "qwen3", "llama", "mistral"})
-_FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})  # the others depend on the length of the sequence
+from clotho_trainer.model.architecture import base_model
 
 
 @dataclass(frozen=True)
@@ -67,36 +61,6 @@ class PolicyWeights:
         for layer in self.layers:
             for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
                 linear.refresh()
-
-
-def why_not(model: Any) -> str | None:
-    """What the fast engine cannot do about this model, or None."""
-    inner = base_model(model)
-    config = inner.config
-    if config.model_type not in ARCHITECTURES:
-        return f"the architecture {config.model_type} is not among {', '.join(sorted(ARCHITECTURES))}"
-    context = config.max_position_embeddings
-    if "sliding_attention" in (getattr(config, "layer_types", None) or ()) or (
-        config.model_type == "mistral" and (config.sliding_window or context) < context
-    ):
-        return "some layers attend to a sliding window"
-    rope = config.rope_parameters
-    if rope.get("rope_type", "default") not in _FIXED_ROPE or rope.get("partial_rotary_factor", 1.0) != 1.0:
-        return f"its rotary embedding {rope} is not supported"
-    if config.hidden_act != "silu":
-        return f"its activation {config.hidden_act} is not supported"
-    return _odd_module(inner)
-
-
-def _odd_module(inner: Any) -> str | None:
-    if type(inner.model.embed_tokens) is not torch.nn.Embedding or type(inner.lm_head) is not torch.nn.Linear:
-        return "the embedding or the head is adapted"
-    for layer in inner.model.layers:
-        for name, module in [*layer.self_attn.named_children(), *layer.mlp.named_children()]:
-            is_linear = type(module) in (torch.nn.Linear, Fp8Linear) or nf4.is_packed(module)
-            if name.endswith("_proj") and not is_linear and plain_adapter(module) is None:
-                return f"{name} is neither a linear layer nor one with a plain LoRA adapter"
-    return None
 
 
 def _layer(layer: Any, dtype: torch.dtype) -> Layer:

@@ -14,8 +14,8 @@ from clotho_contract.config import RunConfig
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.core.engine import Engine
-from clotho_trainer.inference.paged.weights import why_not
 from clotho_trainer.model import fp8, load
+from clotho_trainer.model.architecture import base_model, unsupported_reason
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.tokenizer import load_tokenizer
 from clotho_trainer.training.batch import Batch, Row, Rules, micro_batches
@@ -49,9 +49,9 @@ class LocalBackend:
         if adapter is not None:
             load.sharpen_adapters(self._trainer.model)
         if config.model.quantization == "fp8":
-            if problem := why_not(self._trainer.model):
+            if problem := unsupported_reason(self._trainer.model):
                 raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")
-            fp8.convert(self._trainer.model)
+            fp8.convert(base_model(self._trainer.model))
         self._training = training
         self._live = LiveWeights(self._trainer.model, tokenizer)
         self._optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()

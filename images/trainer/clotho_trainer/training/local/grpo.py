@@ -18,7 +18,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad
 
 from clotho_contract.settings import Training, WorldModel
-from clotho_trainer.inference.paged.weights import why_not
+from clotho_trainer.model.architecture import unsupported_reason
 from clotho_trainer.training.batch import Observed, Row
 from clotho_trainer.training.local import packing
 from clotho_trainer.training.local.logprob_head import completion_logprobs
@@ -173,7 +173,8 @@ def make_trainer(
         peft_config=adapter,
     )
     trainer.world_model = training.world_model
-    trainer.has_plain_head = adapter is not None and not loss.entropy_coefficient and why_not(trainer.model) is None
+    is_supported = unsupported_reason(trainer.model) is None
+    trainer.has_plain_head = adapter is not None and not loss.entropy_coefficient and is_supported
     if trainer.has_plain_head:
         packing.prepare(trainer.model)
     trainer.recompute_activations(bool(training.gradient_checkpointing))

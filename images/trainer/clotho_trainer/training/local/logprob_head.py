@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from clotho_trainer.model.base import base_model
+from clotho_trainer.model.architecture import base_model
 from clotho_trainer.training.local import packing
 
 _CHUNK = 2048  # tokens whose logits exist at the same time

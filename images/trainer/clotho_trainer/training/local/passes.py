@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from clotho_trainer.model.base import base_model
+from clotho_trainer.model.architecture import base_model
 
 log = logging.getLogger(__name__)
 
