@@ -78,12 +78,12 @@ async def _produce(backend: Any, letter: str, queue: "asyncio.Queue[Any]") -> No
 
 
 async def _group(backend: Any, letter: str) -> Any:
+    from clotho_contract.trajectory import ScoredGroup
     from clotho_trainer.inference.core.engine import Request, Sampling
-    from clotho_trainer.training.groups import Group
 
     prompt = tuple(backend.tokenizer(f"{letter}>")["input_ids"])
     samples = await backend.engine.generate(Request(prompt, Sampling(max_tokens=TOKENS, ignore_end=True), GROUP))
-    return Group(
+    return ScoredGroup(
         tokens=[[*prompt, *sample.tokens] for sample in samples],
         masks=[[-100] * len(prompt) + list(sample.tokens) for sample in samples],
         inference_logprobs=[[1.0] * len(prompt) + list(sample.logprobs) for sample in samples],

@@ -199,7 +199,7 @@ class InferenceStandIn(StandIn):
         return self._stamped({"model": body.get("model"), "choices": [choice] * n})
 
     def _stamped(self, answer: Any) -> web.Response:
-        return web.json_response(answer, headers={"X-Clotho-SamplingClient-Version": str(self.version)})
+        return web.json_response(answer, headers={"X-Clotho-Policy-Version": str(self.version)})
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from clotho_trainer.training.groups import Group
+from clotho_contract.trajectory import ScoredGroup
 
 TOKEN = "the-run's-token"
 
@@ -83,7 +83,7 @@ class ApiStandIn:
 
 
 @asynccontextmanager
-async def api_server(batches: list[list[Group | dict[str, Any]]]) -> AsyncIterator[ApiStandIn]:
+async def api_server(batches: list[list[ScoredGroup | dict[str, Any]]]) -> AsyncIterator[ApiStandIn]:
     stand_in = ApiStandIn(list(batches))
     async with TestServer(stand_in.application()) as server:
         stand_in.url = str(server.make_url("")).rstrip("/")

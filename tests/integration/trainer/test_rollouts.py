@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clotho_contract.trajectory import IGNORE_INDEX
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import Completion, EngineBusyError, Request
 from clotho_trainer.model import tiny
@@ -16,7 +17,6 @@ from clotho_trainer.rollouts.inline.rewards import Measure
 from clotho_trainer.rollouts.inline.rollouts import Conduct, Policy, PromptTooLongError, Rollouts, Trajectory
 from clotho_trainer.rollouts.inline.task import make_task
 from clotho_trainer.rollouts.inline.tools import from_function, methods_of
-from clotho_trainer.training.groups import UNTRAINED
 from integration.trainer import tool_model
 
 TEMPLATES = Path(str(find_spec("trl").origin)).parent / "chat_templates"  # type: ignore[union-attr]
@@ -78,7 +78,7 @@ def rollouts(script: Script, conduct: Conduct, *, limit: int = 60, length: int =
 
 def sampled(trajectory: Trajectory, tokenizer: Any) -> str:
     kept = zip(trajectory.tokens, trajectory.masks, strict=True)
-    return str(tokenizer.decode([token for token, mask in kept if mask != UNTRAINED]))
+    return str(tokenizer.decode([token for token, mask in kept if mask != IGNORE_INDEX]))
 
 
 async def test_a_tool_is_called_and_its_answer_is_not_trained_on() -> None:
@@ -86,7 +86,7 @@ async def test_a_tool_is_called_and_its_answer_is_not_trained_on() -> None:
     (trajectory,) = await rollouts(script, Conduct(tools=[from_function(calculate, "t")])).group(RECORD, 1)
     assert script.tokenizer.decode(trajectory.tokens) == f"{CALL}<eos><|tool|>7<|assistant|>7<eos>"
     assert sampled(trajectory, script.tokenizer) == f"{CALL}<eos>7<eos>"
-    assert [p for p, m in zip(trajectory.logprobs, trajectory.masks, strict=True) if m == UNTRAINED] == [1.0] * 3
+    assert [p for p, m in zip(trajectory.logprobs, trajectory.masks, strict=True) if m == IGNORE_INDEX] == [1.0] * 3
     assert script.requests[1].prompt == (*trajectory.prompt, *trajectory.tokens[:-2]), (
         "the call stays as it was sampled"
     )

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from clotho_contract.config import Endpoints, RunConfig, RunIdentity
 from clotho_contract.settings import Checkpoint, Lora, Loss, Model, Training
-from clotho_trainer.training.groups import Group
+from clotho_contract.trajectory import ScoredGroup
 from clotho_trainer.training.local import backend as local_backend
 from clotho_trainer.training.local.backend import LocalBackend
 
@@ -36,7 +36,7 @@ def backend(config: RunConfig, work: Path) -> LocalBackend:
     return local_backend.load_backend(config, work)
 
 
-def groups(seed: int, *, count: int = 2, size: int = 4, logprobs: bool = True) -> list[Group]:
+def groups(seed: int, *, count: int = 2, size: int = 4, logprobs: bool = True) -> list[ScoredGroup]:
     """Ragged random sequences, with an environment's tokens in the middle of some."""
     chooser = random.Random(seed)  # noqa: S311
     made = []
@@ -46,7 +46,7 @@ def groups(seed: int, *, count: int = 2, size: int = 4, logprobs: bool = True) -
         masks = [[-100] * len(prompt) + answer for answer in answers]
         masks[0][len(prompt) + 1] = -100
         made.append(
-            Group(
+            ScoredGroup(
                 tokens=[prompt + answer for answer in answers],
                 masks=masks,
                 scores=[chooser.random() for _ in answers],

@@ -5,8 +5,9 @@ import asyncio
 import msgspec
 import pytest
 
+from clotho_contract.retry import TransientError
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.rollouts.api_server import Lease, TransientError, retried
+from clotho_trainer.rollouts.api_server import Lease, retried
 
 
 class Flaky:

@@ -1,15 +1,17 @@
 """Advantages, masks and staleness: what the trainer learns from, as tables."""
 
+import msgspec
 import numpy as np
 import pytest
 
+from clotho_contract.trajectory import GenerationParams, Override, ScoredGroup
 from clotho_trainer.training.batch import Row, Rules, group_advantages, make_row, micro_batches, prepare
-from clotho_trainer.training.groups import GenerationParams, Group, Override
+from clotho_trainer.training.groups import decode
 
 RULES = Rules(max_tokens=100)
 
 
-def a_group(**changes: object) -> Group:
+def a_group(**changes: object) -> ScoredGroup:
     """Two completions of two tokens after a prompt of two."""
     fields: dict[str, object] = {
         "tokens": [[5, 6, 7, 8], [5, 6, 9, 2]],
@@ -17,7 +19,7 @@ def a_group(**changes: object) -> Group:
         "scores": [1.0, 0.0],
         "inference_logprobs": [[1.0, 1.0, -0.5, -0.25], [1.0, 1.0, -1.0, -2.0]],
     }
-    return Group(**(fields | changes))  # type: ignore[arg-type]
+    return ScoredGroup(**(fields | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_what_exceeds_the_token_limit_is_cut_off() -> None:
         ),
     ],
 )
-def test_truncated_completions_are_silenced_on_request(group: Group, expected: list[bool]) -> None:
+def test_truncated_completions_are_silenced_on_request(group: ScoredGroup, expected: list[bool]) -> None:
     rules = Rules(max_tokens=100, mask_truncated=True, end_tokens=frozenset({2}))
     assert [bool(row.counted.all()) for row in prepare([group], rules, version=0).rows] == expected
 
@@ -126,7 +128,9 @@ def test_the_figures_describe_the_batch() -> None:
 
 def test_micro_batches_put_like_lengths_together() -> None:
     lengths = [3, 9, 4, 10]
-    group = Group(tokens=[[1] * n for n in lengths], masks=[[-100] + [1] * (n - 1) for n in lengths], scores=[0.0] * 4)
+    group = ScoredGroup(
+        tokens=[[1] * n for n in lengths], masks=[[-100] + [1] * (n - 1) for n in lengths], scores=[0.0] * 4
+    )
     rows = prepare([group], RULES, version=0).rows
     by_rows = micro_batches(rows, rows_each=2, tokens_each=0, is_packed=False)
     by_tokens = micro_batches(rows, rows_each=0, tokens_each=12, is_packed=False)
@@ -137,7 +141,7 @@ def test_micro_batches_put_like_lengths_together() -> None:
 def test_packed_micro_batches_count_a_common_prompt_once() -> None:
     """Two prompts of six tokens in turn, each with completions of two."""
     tokens = [[first] * 6 + [9, 9] for first in (1, 2, 1, 2, 1, 2)]
-    group = Group(tokens=tokens, masks=[[-100] * 6 + [9, 9]] * 6, scores=[0.0] * 6)
+    group = ScoredGroup(tokens=tokens, masks=[[-100] * 6 + [9, 9]] * 6, scores=[0.0] * 6)
     rows = prepare([group], RULES, version=0).rows
 
     def prompts(parts: list[list[Row]]) -> list[list[int]]:
@@ -147,3 +151,12 @@ def test_packed_micro_batches_count_a_common_prompt_once() -> None:
     assert prompts(by_tokens) == [[1, 1, 1], [2, 2, 2]]
     assert prompts(micro_batches(rows, rows_each=0, tokens_each=11, is_packed=True)) == [[1, 1], [1], [2, 2], [2]]
     assert prompts(micro_batches(rows, rows_each=4, tokens_each=0, is_packed=True)) == [[1, 1, 1, 2], [2, 2]]
+
+
+def test_empty_optional_lists_mean_absent() -> None:
+    """Atropos' default `collect_trajectories` sends them."""
+    body = msgspec.json.encode(a_group(inference_logprobs=None))[:-1] + b',"inference_logprobs":[],"overrides":[]}'
+    group = decode(body.replace(b'"scores"', b'"advantages":[],"ref_logprobs":[],"scores"'), vocabulary=10)
+    (first, second) = prepare([group], RULES, version=0).rows
+    assert [*first.advantages, *second.advantages] == pytest.approx([0.70711, 0.70711, -0.70711, -0.70711], abs=1e-5)
+    assert np.isnan(first.logprobs).all()

@@ -14,10 +14,10 @@ import pytest
 from clotho_contract.config import Endpoints, RunConfig, RunIdentity
 from clotho_contract.progress import State
 from clotho_contract.settings import Model, Training
+from clotho_contract.trajectory import ScoredGroup
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.training.batch import Batch, Rules
 from clotho_trainer.training.checkpoints import Checkpoints
-from clotho_trainer.training.groups import Group
 from clotho_trainer.training.loop import TrainingLoop
 from clotho_trainer.training.source import Reading
 
@@ -77,7 +77,7 @@ class Source:
         return self
 
     def read(self, vocabulary: int) -> Reading:
-        return Reading([Group(tokens=[[1, 2], [1, 3]], masks=[[-100, 2], [-100, 3]], scores=[0.0, 1.0])])
+        return Reading([ScoredGroup(tokens=[[1, 2], [1, 3]], masks=[[-100, 2], [-100, 3]], scores=[0.0, 1.0])])
 
     def held(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()

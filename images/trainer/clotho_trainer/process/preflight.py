@@ -7,6 +7,7 @@ from msgspec import structs
 
 from clotho_contract.config import RunConfig
 from clotho_contract.inline import NO_REWARD, Inline, problems
+from clotho_contract.trajectory import batch_size_problem
 from clotho_trainer.failures import TrainerError
 
 log = logging.getLogger(__name__)
@@ -33,15 +34,8 @@ def check(config: RunConfig) -> None:
     training = config.training
     _check_vllm(config)
     for environment in config.environments:
-        size = environment.group_size
-        if training.batch_size % size:
-            below = training.batch_size // size * size
-            better = f"{below} or {below + size}" if below else str(size)
-            raise TrainerError(
-                "InvalidConfig",
-                f"training.batchSize: {training.batch_size} is not a multiple of group_size {size} "
-                f"(environment {environment.name}); use {better}",
-            )
+        if problem := batch_size_problem(training.batch_size, environment.group_size, environment.name):
+            raise TrainerError("InvalidConfig", problem)
     uneven = training.micro_batch_size and training.batch_size % training.micro_batch_size
     if uneven and config.inline is None:
         raise TrainerError(

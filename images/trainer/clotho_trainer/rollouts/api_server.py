@@ -1,4 +1,4 @@
-"""The API server as the trainer sees it: register, lease a batch, acknowledge it, say what a checkpoint holds."""
+"""The API server as the trainer sees it: register, lease a batch, acknowledge it, report checkpoints."""
 
 import asyncio
 import hashlib
@@ -9,15 +9,15 @@ from typing import TypeVar
 
 import aiohttp
 import msgspec
-from msgspec import Struct
 
+from clotho_contract.api_protocol import PROTOCOL_HEADERS, AtStep, LeasedBatch, LeaseRequest, Register, refusal_detail
 from clotho_contract.config import RunConfig
+from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_trainer.failures import TrainerError
 
 log = logging.getLogger(__name__)
 
 _LONG_POLL_SECONDS = 20.0
-_FIRST_DELAY, _LONGEST_DELAY = 0.2, 10.0
 _PATIENCE_WHEN_STOPPING = 5.0
 Answer = TypeVar("Answer")
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -27,12 +27,7 @@ class LeaseLostError(Exception):
     """The server no longer knows the lease: it has expired, and the batch will be delivered again."""
 
 
-class Lease(Struct, frozen=True):
-    lease_id: str
-    expires_in: float
-    batch: list[msgspec.Raw]
-    step: int = 0
-
+class Lease(LeasedBatch, frozen=True):
     def digest(self) -> bytes:
         """The same for the same batch, whichever lease it comes under."""
         content = hashlib.blake2b()
@@ -48,7 +43,7 @@ class ApiServer:
         self._session = session
         self._stop = stop
         self._base_url = base_url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}", "X-Clotho-Protocol": "1"}
+        self._headers = {"Authorization": f"Bearer {token}", **PROTOCOL_HEADERS}
         self._patience = patience  # seconds without any answer before the trainer gives up
 
     async def wait_until_up(self) -> None:
@@ -59,21 +54,21 @@ class ApiServer:
         await self._request(
             "POST",
             "/register",
-            {
-                "wandb_group": config.run.id,
-                "wandb_project": wandb.project if wandb else "",
-                "batch_size": config.training.batch_size,
-                "max_token_len": config.training.max_tokens,
-                "checkpoint_dir": checkpoints,
-                "save_checkpoint_interval": config.training.checkpoint.every_steps,
-                "starting_step": step,
-                "num_steps": config.training.steps,
-            },
+            Register(
+                wandb_group=config.run.id,
+                wandb_project=wandb.project if wandb else "",
+                batch_size=config.training.batch_size,
+                max_token_len=config.training.max_tokens,
+                checkpoint_dir=checkpoints,
+                save_checkpoint_interval=config.training.checkpoint.every_steps,
+                starting_step=step,
+                num_steps=config.training.steps,
+            ),
         )
 
     async def lease(self) -> Lease | None:
         """None when no batch was ready within the long poll."""
-        status, body = await self._request("POST", "/lease", {"wait_seconds": _LONG_POLL_SECONDS})
+        status, body = await self._request("POST", "/lease", LeaseRequest(_LONG_POLL_SECONDS))
         if status == 204:
             return None
         try:
@@ -84,14 +79,14 @@ class ApiServer:
             ) from error
 
     async def acknowledge(self, lease_id: str, step: int) -> None:
-        await self._request("POST", f"/lease/{lease_id}/ack", {"step": step})
+        await self._request("POST", f"/lease/{lease_id}/ack", AtStep(step))
 
     async def release(self, lease_id: str) -> None:
         with suppress(LeaseLostError):
             await self._request("POST", f"/lease/{lease_id}/release", {})
 
     async def checkpointed(self, step: int) -> None:
-        await self._request("POST", "/checkpointed", {"step": step})
+        await self._request("POST", "/checkpointed", AtStep(step))
 
     @asynccontextmanager
     async def renewed(self, lease: Lease) -> AsyncIterator[None]:
@@ -132,9 +127,9 @@ class ApiServer:
             answer = await response.read()
             if response.status < 300:
                 return response.status, answer
-            detail = _detail(answer)
+            detail = refusal_detail(answer)
             if response.status in _BUSY:
-                raise TransientError(f"{response.status} {detail}", _retry_after(response))
+                raise TransientError(f"{response.status} {detail}", retry_after=retry_after(response.headers) or None)
             if response.status in (401, 403):
                 raise TrainerError("Unauthorized", f"the API server at {self._base_url} refused the token: {detail}")
             if response.status in (404, 409) and path.startswith("/lease/"):
@@ -142,41 +137,23 @@ class ApiServer:
             raise TrainerError("InvalidConfig", f"the API server refused {path}: {response.status} {detail}")
 
 
-class TransientError(Exception):
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
-
-async def retried(attempt: Callable[[], Awaitable[Answer]], patience: Callable[[], float], what: str) -> Answer:
-    """Repeat over connection errors and busy answers, ever more slowly, until patience ends."""
+async def retried(operation: Callable[[], Awaitable[Answer]], patience: Callable[[], float], what: str) -> Answer:
+    """Retry over connection errors and busy answers until the patience, in seconds, is used up."""
     loop = asyncio.get_running_loop()
-    began, delay, told = loop.time(), _FIRST_DELAY, False
-    while True:
-        try:
-            return await attempt()
-        except (TransientError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
-            reason = str(error) or type(error).__name__
-            pause = getattr(error, "retry_after", None) or delay
-        if loop.time() + pause > began + patience():
-            waited = loop.time() - began
+    began, is_logged = loop.time(), False
+
+    def give_up_or_log(error: Exception, pause: float) -> None:
+        nonlocal is_logged
+        waited, reason = loop.time() - began, reason_of(error)
+        if waited + pause > patience():
             raise TrainerError("DependencyUnavailable", f"no answer from {what} for {waited:.0f} s: {reason}")
-        if not told:
+        if not is_logged:
             log.warning("waiting for %s: %s", what, reason)
-            told = True
-        await asyncio.sleep(pause)
-        delay = min(delay * 2, _LONGEST_DELAY)
+            is_logged = True
 
-
-def _detail(answer: bytes) -> str:
-    try:
-        return str(msgspec.json.decode(answer, type=dict[str, object]).get("detail", ""))
-    except msgspec.MsgspecError:
-        return answer[:200].decode(errors="replace")
-
-
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    try:
-        return float(response.headers.get("Retry-After", ""))
-    except ValueError:
-        return None
+    return await retrying(
+        operation,
+        on=(TransientError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError),
+        backoff=Backoff(first=0.2, cap=10.0),
+        before_wait=give_up_or_log,
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from clotho_contract.config import RunConfig
 from clotho_contract.progress import State
+from clotho_contract.trajectory import ScoredGroup
 from clotho_trainer.rollouts.api_server import ApiServer, Lease, LeaseLostError
 from clotho_trainer.training import groups
 from clotho_trainer.training.backend import Backend
@@ -88,7 +89,7 @@ class LeasedBatch:
         self._digest = digest
 
     def read(self, vocabulary: int) -> Reading:
-        sound: list[groups.Group] = []
+        sound: list[ScoredGroup] = []
         rejected: list[str] = []
         for raw in self._lease.batch:
             try:

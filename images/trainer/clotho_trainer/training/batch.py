@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from clotho_trainer.training.groups import NOT_SAMPLED, UNTRAINED, Group
+from clotho_contract.trajectory import IGNORE_INDEX, NO_LOGPROB, ScoredGroup
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
@@ -70,7 +70,7 @@ class Batch:
         return Observed(sum(counts), sum(count > 0 for count in counts))
 
 
-def prepare(groups: Sequence[Group], rules: Rules, version: int) -> Batch:
+def prepare(groups: Sequence[ScoredGroup], rules: Rules, version: int) -> Batch:
     fresh, dropped = _drop_stale(groups, rules.max_staleness, version)
     advantages = group_advantages([group.scores for group in fresh], rules.normalization)
     rows: list[Row] = []
@@ -106,10 +106,10 @@ def group_advantages(scores: Sequence[Sequence[float]], normalization: Normaliza
     return [(values / max(deviation, _LEAST_DEVIATION)).astype(np.float32) for values, deviation in scaled]
 
 
-def make_row(group: Group, index: int, advantage: float, max_tokens: int) -> Row | None:
+def make_row(group: ScoredGroup, index: int, advantage: float, max_tokens: int) -> Row | None:
     """None when nothing of the sequence can be trained."""
     tokens = np.asarray(group.tokens[index], np.int64)[:max_tokens]
-    trained = np.asarray(group.masks[index], np.int64)[:max_tokens] != UNTRAINED
+    trained = np.asarray(group.masks[index], np.int64)[:max_tokens] != IGNORE_INDEX
     if not trained[1:].any():  # the first token has no probability: nothing comes before it
         return None
     start = max(int(trained.argmax()), 1)
@@ -117,7 +117,7 @@ def make_row(group: Group, index: int, advantage: float, max_tokens: int) -> Row
     logprobs = np.full(len(completion), np.nan, np.float32)
     if group.inference_logprobs is not None:
         logprobs = np.asarray(group.inference_logprobs[index], np.float32)[start:max_tokens]
-        logprobs = np.where(logprobs < NOT_SAMPLED, np.minimum(logprobs, 0), np.float32(np.nan))
+        logprobs = np.where(logprobs < NO_LOGPROB, np.minimum(logprobs, 0), np.float32(np.nan))
     return Row(
         prompt=tokens[:start],
         completion=completion,
@@ -154,8 +154,8 @@ def _padded_tokens(rows: Sequence[Row]) -> int:
     return len(rows) * max(row.length for row in rows)
 
 
-def _drop_stale(groups: Sequence[Group], limit: int, version: int) -> tuple[list[Group], list[str]]:
-    fresh: list[Group] = []
+def _drop_stale(groups: Sequence[ScoredGroup], limit: int, version: int) -> tuple[list[ScoredGroup], list[str]]:
+    fresh: list[ScoredGroup] = []
     dropped: list[str] = []
     for group in groups:
         age = 0 if group.policy_version is None else version - group.policy_version
@@ -166,7 +166,7 @@ def _drop_stale(groups: Sequence[Group], limit: int, version: int) -> tuple[list
     return fresh, dropped
 
 
-def _token_advantages(group: Group, index: int, advantage: float, part: slice, length: int) -> Floats:
+def _token_advantages(group: ScoredGroup, index: int, advantage: float, part: slice, length: int) -> Floats:
     override = (group.overrides[index] if group.overrides else None) or group.group_overrides
     if override is not None and override.set_advantage_to_zero:
         return np.zeros(length, np.float32)
@@ -175,7 +175,7 @@ def _token_advantages(group: Group, index: int, advantage: float, part: slice, l
     return np.full(length, advantage, np.float32)
 
 
-def _is_truncated(row: Row, group: Group, index: int, rules: Rules) -> bool:
+def _is_truncated(row: Row, group: ScoredGroup, index: int, rules: Rules) -> bool:
     override = group.overrides[index] if group.overrides else None
     if len(group.tokens[index]) > row.length or (override is not None and override.truncated):
         return True
@@ -192,7 +192,7 @@ def _deviation(scores: NDArray[np.float64]) -> float:
     return float(scores.std(ddof=1)) if len(scores) > 1 else 0.0
 
 
-def _figures(groups: Sequence[Group], rows: Sequence[Row], version: int) -> dict[str, float]:
+def _figures(groups: Sequence[ScoredGroup], rows: Sequence[Row], version: int) -> dict[str, float]:
     if not rows:
         return {}
     scores = np.concatenate([np.asarray(group.scores, np.float64) for group in groups])

@@ -3,54 +3,26 @@
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
-UNTRAINED = -100  # in `masks`: this token was not written by the policy
+from clotho_contract.trajectory import ScoredGroup
+
 _HUGE = 1e30  # single precision ends at 3e38
-NOT_SAMPLED = 1.0  # in `inference_logprobs`: the same
-
-
-class Override(Struct, frozen=True):
-    set_advantage_to_zero: bool | None = None
-    truncated: bool | None = None  # said by Clotho's own environments: the token limit ended the completion
-
-
-class GenerationParams(Struct, frozen=True):
-    policy_version: int | None = None
-
-
-class Group(Struct, frozen=True):
-    """One prompt's completions. Fields that the trainer does not use are ignored."""
-
-    tokens: list[list[int]]
-    masks: list[list[int]]
-    scores: list[float]
-    advantages: list[list[float]] | None = None
-    inference_logprobs: list[list[float]] | None = None
-    overrides: list[Override | None] | None = None
-    group_overrides: Override | None = None
-    generation_params: GenerationParams | None = None
-    env_id: int | None = None
-
-    @property
-    def policy_version(self) -> int | None:
-        return self.generation_params.policy_version if self.generation_params else None
 
 
 class InvalidGroupError(ValueError):
     """The group cannot be trained on; the message says what is wrong with it."""
 
 
-def decode(raw: bytes | msgspec.Raw, vocabulary: int) -> Group:
+def decode(raw: bytes | msgspec.Raw, vocabulary: int) -> ScoredGroup:
     try:
-        group = msgspec.json.decode(raw, type=Group)
-    except msgspec.MsgspecError as error:
+        group = msgspec.json.decode(raw, type=ScoredGroup)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidGroupError(str(error)) from error
     check(group, vocabulary)
     return group
 
 
-def check(group: Group, vocabulary: int) -> None:
+def check(group: ScoredGroup, vocabulary: int) -> None:
     size = len(group.tokens)
     if size == 0:
         raise InvalidGroupError("it has no sequences")
@@ -70,7 +42,7 @@ def check(group: Group, vocabulary: int) -> None:
         _check_sequence(group, index, tokens, vocabulary)
 
 
-def _check_sequence(group: Group, index: int, tokens: list[int], vocabulary: int) -> None:
+def _check_sequence(group: ScoredGroup, index: int, tokens: list[int], vocabulary: int) -> None:
     if len(tokens) < 2:
         raise InvalidGroupError(f"sequence {index} has {len(tokens)} tokens; a prompt and a completion need two")
     if min(tokens) < 0 or max(tokens) >= vocabulary:

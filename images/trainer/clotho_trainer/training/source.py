@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 from clotho_contract.config import RunConfig
 from clotho_contract.progress import State
+from clotho_contract.trajectory import ScoredGroup
 from clotho_trainer.training.backend import Backend
-from clotho_trainer.training.groups import Group
 
 
 @dataclass(frozen=True)
 class Reading:
-    groups: Sequence[Group]
+    groups: Sequence[ScoredGroup]
     rejected: Sequence[str] = ()  # why, for each group that cannot be trained on
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clotho_contract.trajectory import IGNORE_INDEX, NO_LOGPROB
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import Completion, Engine, EngineBusyError, Request, Sampling
 from clotho_trainer.rollouts.inline import tool_calls
@@ -15,7 +16,6 @@ from clotho_trainer.rollouts.inline.records import Message, Record
 from clotho_trainer.rollouts.inline.rewards import Outcome
 from clotho_trainer.rollouts.inline.tool_calls import Malformed, ToolCall
 from clotho_trainer.rollouts.inline.tools import Tool, failure_text, methods_of
-from clotho_trainer.training.groups import NOT_SAMPLED, UNTRAINED
 
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.5
 
@@ -51,7 +51,7 @@ class Trajectory:
         known = len(completion.logprobs) == len(tokens)
         self.tokens += tokens
         self.masks += tokens
-        self.logprobs += completion.logprobs if known else [NOT_SAMPLED] * len(tokens)
+        self.logprobs += completion.logprobs if known else [NO_LOGPROB] * len(tokens)
         self.version = completion.version if self.version is None else min(self.version, completion.version)
         self.output = completion.text
         self.is_truncated = completion.finish_reason == "length"
@@ -63,8 +63,8 @@ class Trajectory:
             self.is_truncated = True
             return False
         self.tokens += tokens
-        self.masks += [UNTRAINED] * len(tokens)
-        self.logprobs += [NOT_SAMPLED] * len(tokens)
+        self.masks += [IGNORE_INDEX] * len(tokens)
+        self.logprobs += [NO_LOGPROB] * len(tokens)
         return True
 
     def outcome(self) -> Outcome:
@@ -205,7 +205,7 @@ class Rollouts:
             await self._policy.sample(trajectory)
 
     def _calls(self, trajectory: Trajectory) -> list[ToolCall | Malformed]:
-        since = max((i for i, mask in enumerate(trajectory.masks) if mask == UNTRAINED), default=-1) + 1
+        since = max((i for i, mask in enumerate(trajectory.masks) if mask == IGNORE_INDEX), default=-1) + 1
         return tool_calls.parse(self._decode(trajectory.tokens[since:-1]))  # the last token ends the turn
 
     async def _answer(self, call: ToolCall | Malformed, tools: Mapping[str, Tool], trajectory: Trajectory) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from clotho_contract.config import RunConfig
 from clotho_contract.inline import Inline
 from clotho_contract.progress import State
+from clotho_contract.trajectory import IGNORE_INDEX, NO_LOGPROB, GenerationParams, Override, ScoredGroup
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.rollouts.inline import task as tasks
 from clotho_trainer.rollouts.inline.chat import Chat
@@ -22,7 +23,6 @@ from clotho_trainer.rollouts.inline.rewards import Scores, score_group
 from clotho_trainer.rollouts.inline.rollouts import Policy, PromptTooLongError, Rollouts, Trajectory
 from clotho_trainer.rollouts.inline.task import Task
 from clotho_trainer.training.backend import Backend
-from clotho_trainer.training.groups import NOT_SAMPLED, UNTRAINED, GenerationParams, Group, Override
 from clotho_trainer.training.source import Reading
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class InlineSource:
 class SampledBatch:
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[ScoredGroup],
         rejected: Sequence[str],
         figures: Mapping[str, float],
         epochs: Epochs,
@@ -153,13 +153,13 @@ class SampledBatch:
         self._epochs.advance(self._records, step, figures)
 
 
-def _as_group(trajectories: Sequence[Trajectory], scores: Scores) -> Group:
+def _as_group(trajectories: Sequence[Trajectory], scores: Scores) -> ScoredGroup:
     versions = [trajectory.version for trajectory in trajectories if trajectory.version is not None]
-    return Group(
+    return ScoredGroup(
         tokens=[trajectory.prompt + trajectory.tokens for trajectory in trajectories],
-        masks=[[UNTRAINED] * len(trajectory.prompt) + trajectory.masks for trajectory in trajectories],
+        masks=[[IGNORE_INDEX] * len(trajectory.prompt) + trajectory.masks for trajectory in trajectories],
         scores=scores.totals,
-        inference_logprobs=[[NOT_SAMPLED] * len(t.prompt) + t.logprobs for t in trajectories],
+        inference_logprobs=[[NO_LOGPROB] * len(t.prompt) + t.logprobs for t in trajectories],
         overrides=[Override(truncated=trajectory.is_truncated) for trajectory in trajectories],
         generation_params=GenerationParams(policy_version=min(versions)),
     )
