@@ -78,6 +78,7 @@ class ApiServerStandIn(StandIn):
     keys: list[str] = field(default_factory=list)  # of each group, as often as it was sent
     answers_to_lose: int = 0
     is_silent: bool = False
+    refusal: str = ""  # of every group
 
     @property
     def step(self) -> int:
@@ -123,6 +124,8 @@ class ApiServerStandIn(StandIn):
 
     async def _scored(self, request: web.Request) -> web.Response:
         body = await request.read()
+        if self.refusal:
+            return web.json_response({"detail": self.refusal}, status=422)
         content = json.loads(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
         groups = content if isinstance(content, list) else [content]
         if any(group["env_id"] not in self.known for group in groups):

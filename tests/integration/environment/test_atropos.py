@@ -12,6 +12,7 @@ from integration.environment.stand_ins import TOKEN, ApiServerStandIn, Inference
 from rig.trajectory_servers import ToolUnavailableError, atropos_python
 
 LETTERS = ENVIRONMENTS / "atropos_letters.py"
+CHAT = ENVIRONMENTS / "atropos_chat.py"
 CONFIG = {"group_size": 4, "ensure_scores_are_not_same": False}
 
 
@@ -32,6 +33,7 @@ def tokenizer(tmp_path_factory) -> Path:
     tokenizer.decoder = decoders.Fuse()
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "\x03", "unk_token": "?"}
+    config["chat_template"] = "{% for message in messages %}{{ message.content }}>{% endfor %}"
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
 
@@ -113,6 +115,38 @@ async def test_a_refused_token_ends_it(tmp_path, run, variables):
     assert running.last_words["message"] == f"{api_server.url} refuses our token (401)"
 
 
+async def test_refused_groups_end_it_with_the_servers_own_words(tmp_path, run, variables):
+    api_server, _ = run
+    api_server.refusal = "masks[0]: longer than tokens[0]"
+    async with serve(tmp_path, run, LETTERS, variables, steps=50) as running:
+        assert await running.wait() == 1, running.log
+    assert running.last_words["reason"] == "EnvironmentFailed"
+    assert running.last_words["message"].endswith("groups in a row were refused; the last: 422 " + api_server.refusal)
+
+
+async def test_groups_that_cannot_be_sent_end_it(tmp_path, run, variables):
+    """Atropos only logs it: `Failed to send single ScoredDataGroup after retries`."""
+    text = LETTERS.read_text().replace("return group, []", "return {**group, 'images': object()}, []")
+    (tmp_path / "unsendable.py").write_text(text)
+    async with serve(tmp_path, run, tmp_path / "unsendable.py", variables, steps=50) as running:
+        assert await running.wait() == 1, running.log
+    assert running.last_words["reason"] == "EnvironmentFailed"
+    assert "Failed to send single ScoredDataGroup" in running.last_words["message"]
+
+
+async def test_conversations_are_tokenized_to_plain_lists(tmp_path, run, variables):
+    """transformers 5 returns an object there that cannot be sent as JSON; transformers 4 returned a list."""
+    api_server, inference = run
+    inference.reply = lambda prompt: prompt
+    async with serve(tmp_path, run, CHAT, variables, steps=2) as running:
+        assert await running.wait() == 0, running.log
+    assert running.last_words["reason"] == "Finished"
+    group = api_server.groups[0]
+    assert "".join(map(chr, group["tokens"][0])) in ("red>red>", "green>green>", "blue>blue>")
+    assert group["masks"][0].count(-100) == len(group["tokens"][0]) // 2
+    assert group["scores"] == [1.0] * 4
+
+
 async def test_a_file_that_does_not_start_is_quoted(tmp_path, run, variables):
     broken = tmp_path / "no_start.py"
     broken.write_text("raise RuntimeError('no such dataset')\n")
@@ -175,6 +209,18 @@ async def test_of_several_classes_the_one_that_the_file_starts_is_described(tmp_
     async with command(tmp_path, "describe", "--entry", f"atropos:{tmp_path}/two.py", variables=variables) as running:
         assert await running.wait() == 0, running.log
     assert json.loads(running.output)["className"] == "LettersEnv"
+
+
+async def test_describe_imports_the_files_neighbours(tmp_path, variables):
+    """Also those whose names are modules of ours."""
+    (tmp_path / "config.py").write_text("GROUP_SIZE = 3\n")
+    text = LETTERS.read_text().replace("group_size=8", "group_size=config.GROUP_SIZE")
+    (tmp_path / "letters_server.py").write_text(text.replace("import random", "import random\n\nimport config"))
+    entry = f"atropos:{tmp_path}/letters_server.py"
+    async with command(tmp_path, "describe", "--entry", entry, variables=variables) as running:
+        assert await running.wait() == 0, running.log
+    fields = {field["name"]: field for field in json.loads(running.output)["fields"]}
+    assert fields["group_size"]["default"] == 3
 
 
 async def test_what_cannot_say_its_settings_is_described_by_its_kind_of_config(tmp_path, variables):

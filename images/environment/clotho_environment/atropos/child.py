@@ -23,7 +23,10 @@ _NOISE: Final = re.compile(
     r"env_manager: Status dict|max_num_workers: |HTTP Request: |Scores are the same in a group"
     r"|^\s+\w+=|^\s*\w*Config\($|^\s*[\[\])]+,?$"  # the config, printed field by field
 )
-_FAILURE: Final = re.compile(r"Error in (collect_trajectories|scoring)|Scoring exception|Task exception was never")
+_FAILURE: Final = re.compile(
+    r"Error in (collect_trajectories|scoring|handle_send_to_api)|Scoring exception|Task exception was never"
+    r"|Failed to send (single|\d+) ScoredDataGroup"
+)
 _NUMBERS: Final = re.compile(r"\d+")
 
 

@@ -13,7 +13,13 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
 
-from clotho_contract.api_protocol import PROTOCOL_HEADERS, CurrentStep, EnvIdentifier, EnvRegistration
+from clotho_contract.api_protocol import (
+    PROTOCOL_HEADERS,
+    CurrentStep,
+    EnvIdentifier,
+    EnvRegistration,
+    refusal_detail,
+)
 from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_environment.api_server import new_key
@@ -26,6 +32,7 @@ log = logging.getLogger(__name__)
 
 BODY_LIMIT: Final = 1024**3
 SILENCE_SECONDS: Final = 300.0
+REFUSAL_LIMIT: Final = 500
 _HOLD: Final = (408, 429, 500, 502, 503, 504)
 _NO_HEADERS: Final[Mapping[str, str]] = {}
 _PASSED_ON: Final = ("Content-Type", POLICY_VERSION_HEADER)
@@ -48,6 +55,8 @@ class Gateway:
         self._last_activity = time.monotonic()
         self.address = ""
         self.groups_sent = 0
+        self.groups_refused = 0  # since the last one was accepted
+        self.last_refusal = ""
         self.refusal: str | None = None
 
     @property
@@ -64,8 +73,12 @@ class Gateway:
         is_silent = self._env_id is not None and silence > SILENCE_SECONDS
         return f"the environment has said nothing for {silence:.0f} s" if is_silent else None
 
+    @property
+    def is_registered(self) -> bool:
+        return self._env_id is not None
+
     def unready(self) -> str | None:
-        return "the environment has not registered" if self._env_id is None else None
+        return None if self.is_registered else "the environment has not registered"
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -142,18 +155,27 @@ class Gateway:
         path = request.path.removeprefix("/api")
         try:
             groups = [Scored.read(raw, self._versions) for raw in _listed(body)]
-        except msgspec.MsgspecError:  # the API server says best what is wrong with it
-            return (await self._call("api", "POST", path, body)).respond()
+        except msgspec.MsgspecError:  # the API server's answer names what is wrong with it
+            answer = await self._call("api", "POST", path, body)
+            if answer.status >= 400:
+                self._count_refusal(answer)
+            return answer.respond()
         with self._key(body) as key:
             answer = await self._hand_in(path, groups, key)
-        if answer.status < 400:
-            self.groups_sent += len(groups)
-            for group in groups:
-                self._telemetry.sent(group.scores, group.tokens, group.version)
-        else:
-            self._telemetry.count("refused")
-            log.error("the API server refuses a group: %d %s", answer.status, answer.excerpt)
+        if answer.status >= 400:
+            self._count_refusal(answer)
+            return answer.respond()
+        self.groups_sent += len(groups)
+        self.groups_refused = 0
+        for group in groups:
+            self._telemetry.sent(group.scores, group.tokens, group.version)
         return answer.respond()
+
+    def _count_refusal(self, answer: "_Answer") -> None:
+        self._telemetry.count("refused")
+        self.groups_refused += 1
+        self.last_refusal = f"{answer.status} {refusal_detail(answer.body)[:REFUSAL_LIMIT]}"
+        log.error("the API server refused a group: %s", self.last_refusal)
 
     @contextmanager
     def _key(self, body: bytes) -> Iterator[Mapping[str, str]]:

@@ -51,6 +51,8 @@ def plain(value: object) -> object:
 
 
 def load(path: str) -> ModuleType:
+    """Import the file as if it were run: its neighbours, not this script's, are on the path."""
+    sys.path[0] = str(Path(path).resolve().parent)
     spec = importlib.util.spec_from_file_location("environment_under_description", path)
     if spec is None or spec.loader is None:
         raise SystemExit(f"{path} is not a Python file")

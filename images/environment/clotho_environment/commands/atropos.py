@@ -17,6 +17,7 @@ from clotho_contract.config import EnvironmentConfig, RunConfig
 from clotho_contract.description import Description
 from clotho_contract.termination import Termination
 from clotho_environment.atropos import introspect
+from clotho_environment.atropos import launch as launcher
 from clotho_environment.atropos.child import Child, child_process
 from clotho_environment.atropos.config import INFRASTRUCTURE, render_process, render_serve, to_yaml
 from clotho_environment.atropos.gateway import Gateway
@@ -35,7 +36,8 @@ PYTHON_VARIABLE: Final = "CLOTHO_ATROPOS_PYTHON"  # an interpreter with atroposl
 STOP_GRACE_SECONDS: Final = 10.0
 FOLLOW_SECONDS: Final = 1.0
 RESTART_SECONDS: Final = 5.0
-MAX_FAILURES: Final = 64  # failed rollouts since the last group arrived
+MAX_FAILURES: Final = 64  # failed rollouts since the last group was accepted
+MAX_REFUSALS: Final = 16  # refused groups since then
 
 
 async def serve_atropos(
@@ -76,7 +78,7 @@ class Supervisor:
 
     async def run(self, stop: asyncio.Event) -> Termination:
         with config_file(self._config) as config:
-            command = [python(), str(self._path), "serve", "--config", str(config)]
+            command = [*launch(self._path), "serve", "--config", str(config)]
             while True:
                 async with child_process(command, {}, grace_seconds=STOP_GRACE_SECONDS) as child:
                     ending = await first_of(self._stopped(stop), self._followed(child), self._ended(child))
@@ -102,20 +104,23 @@ class Supervisor:
                 return Termination(reason="Finished", message=message, step=self._step)
             if self._gateway.groups_sent > groups:
                 groups, failures_then = self._gateway.groups_sent, child.chatter.failures
-            if child.chatter.failures - failures_then >= MAX_FAILURES:
-                message = f"{MAX_FAILURES} rollouts in a row failed; the last: {child.chatter.last_failure}"
-                return Termination(reason="EnvironmentFailed", message=message, step=self._step)
+            if (failures := child.chatter.failures - failures_then) >= MAX_FAILURES:
+                return self._failed(f"{failures} rollouts in a row failed; the last: {child.chatter.last_failure}")
+            if (refused := self._gateway.groups_refused) >= MAX_REFUSALS:
+                return self._failed(f"{refused} groups in a row were refused; the last: {self._gateway.last_refusal}")
             await asyncio.sleep(FOLLOW_SECONDS)
 
     async def _ended(self, child: Child) -> Termination | None:
         code = await child.wait()
-        if code == 0 and self._gateway.unready():
-            message = f"{self._path.name} ended without registering; does it call cli() of its environment class?"
-            return Termination(reason="EnvironmentFailed", message=message)
+        if code == 0 and not self._gateway.is_registered:
+            name = self._path.name
+            return self._failed(f"{name} ended without registering; does it call cli() of its environment class?")
         if code == 0:
             return None  # enough groups are queued, it believes; if that proves wrong it starts again
         await child.drain()
-        message = f"{self._path.name} ended with code {code}: {child.chatter.last_words()}"
+        return self._failed(f"{self._path.name} ended with code {code}: {child.chatter.last_words()}")
+
+    def _failed(self, message: str) -> Termination:
         return Termination(reason="EnvironmentFailed", message=message, step=self._step)
 
 
@@ -149,7 +154,7 @@ async def _process(path: Path, config: Mapping[str, Any], deadline_seconds: floa
     """None when the child did its work, else what went wrong."""
     extra = {"ATROPOS_ALLOW_DUMMY_MANAGED_SERVER": "1", "WANDB_MODE": "disabled"}
     with config_file(config) as file:
-        command = [python(), str(path), "process", "--config", str(file)]
+        command = [*launch(path), "process", "--config", str(file)]
         async with child_process(command, extra, grace_seconds=STOP_GRACE_SECONDS) as child:
             try:
                 async with asyncio.timeout(deadline_seconds):
@@ -195,6 +200,10 @@ def _read_description(report: Path) -> Description | None:
     found = contract.decode(report.read_bytes())
     fields = tuple(msgspec.structs.replace(field, fixed=field.name in INFRASTRUCTURE) for field in found.fields)
     return msgspec.structs.replace(found, fields=fields)
+
+
+def launch(path: Path) -> list[str]:
+    return [python(), launcher.__file__, str(path)]
 
 
 def python() -> str:
