@@ -1,17 +1,19 @@
-"""Finds environments in Python files by reading them, never by importing: files of strangers run nothing here."""
+"""Finds environments in Python files by reading them, never by importing: untrusted files run nothing here."""
 
 from __future__ import annotations
 
 import ast
 import stat
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-SIZE_LIMIT: Final = 1024 * 1024  # no environment is written by hand beyond this
+from clotho.cli.files.python_source import Source, UnreadableError, assigned, base_names, dotted, explain, parse
+
 KIT: Final = "clotho_environment"
+ATROPOS: Final = "atroposlib"
+MAX_INHERITANCE: Final = 32  # classes between an environment and its library's base class
 Flavour = Literal["atropos", "clotho"]
 
 
@@ -50,19 +52,20 @@ class Discovery:
 
 def discover(paths: Sequence[Path]) -> Discovery:
     found = Discovery()
+    sources = Sources()
     for path in python_files(paths, found.problems):
         try:
-            tree = parse(path)
+            source = sources.read(path)
         except UnreadableError as error:
             found.problems.append(Problem(path, str(error)))
             continue
         found.files_read += 1
-        environments = environments_in(tree, path)
+        environments = environments_in(source, sources)
         found.environments += environments
-        if idle := [each.class_name for each in environments if not each.is_run]:
+        if unused := [each.class_name for each in environments if not each.is_run]:
             run = next(each.class_name for each in environments if each.flavour == "atropos" and each.is_run)
-            told = f"several BaseEnv classes in one file: runs use {run}, never {' or '.join(idle)}"
-            found.problems.append(Problem(path, told))
+            what = f"several BaseEnv classes in one file: runs use {run}, never {' or '.join(unused)}"
+            found.problems.append(Problem(path, what))
     return found
 
 
@@ -89,162 +92,114 @@ def _walk(path: Path, problems: list[Problem], seen: set[tuple[int, int]], *, is
             problems.append(Problem(path, "neither a folder nor a Python file"))
     except (OSError, RuntimeError) as error:
         if is_named or path.suffix == ".py" or path.is_dir():
-            problems.append(Problem(path, _reason(error)))
+            problems.append(Problem(path, explain(error)))
 
 
-class UnreadableError(Exception):
-    """Why a file is not Python that can be read."""
+@dataclass(frozen=True)
+class Kind:
+    """What a class turned out to be: its library, and the classes between it and the library's own, itself first."""
+
+    flavour: Flavour
+    ancestry: tuple[ast.ClassDef, ...] = ()
 
 
-def parse(path: Path) -> ast.Module:
-    try:
-        with path.open("rb") as file:
-            source = file.read(SIZE_LIMIT + 1)
-        if len(source) > SIZE_LIMIT:
-            size = path.stat().st_size
-            raise UnreadableError(f"{size / 1e6:.1f} MB; files above {SIZE_LIMIT / 1e6:.1f} MB are not read")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the strangers' style we say nothing
-            return ast.parse(source, filename=str(path))
-    except SyntaxError as error:
-        where = f"line {error.lineno}: " if error.lineno else ""
-        raise UnreadableError(f"does not parse: {where}{error.msg}") from None
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
-        raise UnreadableError(_reason(error)) from None
+class Sources:
+    """Parsed files, each read once, and what the classes in them are."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, Source] = {}
+        self._kinds: dict[ast.ClassDef, Kind | None] = {}
+
+    def read(self, path: Path) -> Source:
+        if path not in self._read:
+            self._read[path] = Source(path, parse(path))
+        return self._read[path]
+
+    def kind_of(self, node: ast.ClassDef, source: Source, depth: int = 0) -> Kind | None:
+        """None for a class that is no environment, as far as the files can tell."""
+        if depth > MAX_INHERITANCE:
+            return None
+        if node not in self._kinds:
+            self._kinds[node] = None  # what a class that derives from itself finds
+            bases = (self._kind_of_base(name, node, source, depth) for name in base_names(node))
+            base = next((kind for kind in bases if kind), None)
+            self._kinds[node] = Kind(base.flavour, (node, *base.ancestry)) if base else None
+        return self._kinds[node]
+
+    def _kind_of_base(self, name: str, node: ast.ClassDef, source: Source, depth: int) -> Kind | None:
+        origin = source.origin(name)
+        package, last = origin.partition(".")[0], origin.rpartition(".")[2]
+        if last == "BaseEnv":
+            return Kind("atropos")
+        local = next((each for each in reversed(source.classes_by_name.get(name, ())) if each is not node), None)
+        if local:
+            return self.kind_of(local, source, depth + 1)
+        if package == KIT and last == "Environment":
+            return Kind("clotho")
+        if package == ATROPOS and last.endswith("Env"):
+            return Kind("atropos")
+        return self._kind_of_import(origin, source, depth)
+
+    def _kind_of_import(self, origin: str, source: Source, depth: int) -> Kind | None:
+        module, _, class_name = origin.rpartition(".")
+        file = source.find_module(module) if module else None
+        try:
+            imported = self.read(file) if file else None
+        except UnreadableError:
+            return None
+        if imported is None or imported is source:
+            return None
+        classes = imported.classes_by_name.get(class_name)
+        return self.kind_of(classes[-1], imported, depth + 1) if classes else None
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    if isinstance(error, RecursionError | MemoryError):
-        return "does not parse: nested too deeply"
-    return f"does not parse: {error}"
-
-
-def environments_in(tree: ast.Module, path: Path) -> list[FoundEnvironment]:
-    kit_names = _kit_names(tree)
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    found = [_describe(node, path, flavour) for node in classes if (flavour := _flavour(node, kit_names))]
-    run = _run_by_atropos(tree, [each.class_name for each in found if each.flavour == "atropos"])
-    return [replace(each, is_run=each.flavour != "atropos" or each.class_name == run) for each in found]
+def environments_in(source: Source, sources: Sources) -> list[FoundEnvironment]:
+    kinds = [(node, kind) for node in source.classes if (kind := sources.kind_of(node, source))]
+    run = _run_by_atropos(source.tree, [node.name for node, kind in kinds if kind.flavour == "atropos"])
+    bases = {base.name for _, kind in kinds for base in kind.ancestry[1:]}
+    return [
+        _describe(kind, source.path, is_run=kind.flavour != "atropos" or node.name == run)
+        for node, kind in kinds
+        if node.name not in bases or (node.name == run if kind.flavour == "atropos" else _has_rollout(kind))
+    ]
 
 
 def _run_by_atropos(tree: ast.Module, classes: Sequence[str]) -> str:
     """The file is started as a program: that runs the class whose `cli()` it calls, by custom the last one."""
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    called = [_dotted(call.value) for call in calls if isinstance(call, ast.Attribute) and call.attr == "cli"]
+    called = [dotted(call.value) for call in calls if isinstance(call, ast.Attribute) and call.attr == "cli"]
     return next((name for name in [*called, *reversed(classes)] if name in classes), "")
 
 
-def _kit_names(tree: ast.Module) -> frozenset[str]:
-    """What the file calls the kit's `Environment`: a class of that name may be a template engine's."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == KIT:
-            names |= {alias.asname or alias.name for alias in node.names if alias.name == "Environment"}
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] == KIT:
-                    names.add(f"{alias.asname or alias.name}.Environment")
-    return frozenset(names)
+def _has_rollout(kind: Kind) -> bool:
+    methods = (statement for node in kind.ancestry for statement in node.body)
+    return any(isinstance(method, ast.AsyncFunctionDef) and method.name == "rollout" for method in methods)
 
 
-def _flavour(node: ast.ClassDef, kit_names: frozenset[str]) -> Flavour | None:
-    for base in node.bases:
-        name = _dotted(base.value if isinstance(base, ast.Subscript) else base)
-        if name.rpartition(".")[2] == "BaseEnv":
-            return "atropos"
-        if name in kit_names:
-            return "clotho"
-    return None
-
-
-def _describe(node: ast.ClassDef, path: Path, flavour: Flavour) -> FoundEnvironment:
-    given = _constant(node, "name")
-    default = path.stem if flavour == "atropos" else node.name.lower()
+def _describe(kind: Kind, path: Path, *, is_run: bool) -> FoundEnvironment:
+    node = kind.ancestry[0]
+    name = assigned(node, "name")
+    given = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
+    is_atropos = kind.flavour == "atropos"
     return FoundEnvironment(
-        name=given or default,
+        name=given or (path.stem if is_atropos else node.name.lower()),
         class_name=node.name,
         path=path,
         description=(ast.get_docstring(node) or "").strip().partition("\n")[0].strip(),
-        config_class=_atropos_config(node) if flavour == "atropos" else _kit_config(node),
-        flavour=flavour,
+        config_class=_atropos_config(kind) if is_atropos else _kit_config(kind),
+        flavour=kind.flavour,
+        is_run=is_run,
     )
 
 
-def _assigned(node: ast.ClassDef, name: str) -> ast.expr | None:
-    for statement in node.body:
-        if isinstance(statement, ast.Assign):
-            targets = statement.targets
-        elif isinstance(statement, ast.AnnAssign):
-            targets = [statement.target]
-        else:
-            continue
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return statement.value
-    return None
+def _atropos_config(kind: Kind) -> str:
+    values = (assigned(node, "env_config_cls") for node in kind.ancestry)
+    return next((name for value in values if value and (name := dotted(value))), "BaseEnvConfig")
 
 
-def _constant(node: ast.ClassDef, name: str) -> str:
-    value = _assigned(node, name)
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
-
-
-def _atropos_config(node: ast.ClassDef) -> str:
-    value = _assigned(node, "env_config_cls")
-    return (_dotted(value) if value else "") or "BaseEnvConfig"
-
-
-def _kit_config(node: ast.ClassDef) -> str:
-    for base in node.bases:
+def _kit_config(kind: Kind) -> str:
+    for base in (base for node in kind.ancestry for base in node.bases):
         if isinstance(base, ast.Subscript):
             first = base.slice.elts[0] if isinstance(base.slice, ast.Tuple) and base.slice.elts else base.slice
-            return _dotted(first) or "Config"
+            return dotted(first) or "Config"
     return "Config"
-
-
-def _dotted(expression: ast.expr) -> str:
-    """`a.b.c`, or nothing for whatever else may stand there."""
-    parts: list[str] = []
-    while isinstance(expression, ast.Attribute):
-        parts.append(expression.attr)
-        expression = expression.value
-    return ".".join([expression.id, *reversed(parts)]) if isinstance(expression, ast.Name) else ""
-
-
-def local_imports(path: Path) -> list[Path]:
-    """The file and the files beside it that it imports, and those that they import: what it needs to run elsewhere."""
-    needed, waiting = {path}, [path]
-    while waiting:
-        current = waiting.pop()
-        try:
-            modules = _imported_modules(parse(current))
-        except UnreadableError:
-            continue
-        for module in modules:
-            neighbour = path.parent / f"{module}.py"
-            if neighbour not in needed and neighbour.is_file():
-                needed.add(neighbour)
-                waiting.append(neighbour)
-    return sorted(needed)
-
-
-def _imported_modules(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.partition(".")[0]
-
-
-def defined_names(path: Path) -> frozenset[str]:
-    """What a module may have under a name, wherever in it; `*` for what it takes from another module as a whole."""
-    names = set()
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-    return frozenset(names)

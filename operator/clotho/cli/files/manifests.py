@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from clotho.cli.files.discovery import Discovery, FoundEnvironment, Problem, local_imports
+from clotho.cli.files.discovery import Discovery, FoundEnvironment, Problem
+from clotho.cli.files.python_source import local_imports
 
 Manifest = dict[str, Any]
 API_VERSION: Final = "clotho.dev/v1alpha1"

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from clotho.cli.files.discovery import SIZE_LIMIT, discover, local_imports
+from clotho.cli.files.discovery import discover
+from clotho.cli.files.python_source import SIZE_LIMIT, local_imports
 
 ATROPOS = '''
 import os, sys
 os.environ["DISCOVERY_RAN_THIS"] = "yes"
-sys.exit("nobody should import this")
+sys.exit("imported")
 
 class GsmConfig(BaseEnvConfig): pass
 
@@ -55,6 +56,29 @@ def test_an_atropos_environment_is_read_and_never_run(tmp_path: Path) -> None:
         ("class A(BaseEnv): name: str = 'x'; env_config_cls = m.Config", ("x", "A", "m.Config")),
         ("class A(BaseEnv[int]): pass", ("stem", "A", "BaseEnvConfig")),
         ("if True:\n class A(BaseEnv): pass", ("stem", "A", "BaseEnvConfig")),
+        ("from atroposlib.envs.base import BaseEnv as Base\nclass A(Base): pass", ("stem", "A", "BaseEnvConfig")),
+        ("import atroposlib.envs.base as b\nclass A(b.BaseEnv): pass", ("stem", "A", "BaseEnvConfig")),
+        (
+            "from atroposlib.envs.teacher_distillation_env import TeacherDistillationEnv\n"
+            "class A(TeacherDistillationEnv): env_config_cls = C",
+            ("stem", "A", "C"),
+        ),
+        (
+            "class Base(BaseEnv): env_config_cls = C\nclass Middle(Base): pass\nclass A(Middle): name = 'x'\nA.cli()",
+            ("x", "A", "C"),
+        ),
+        ("class Base(BaseEnv): pass\nclass A(Base): pass", ("stem", "A", "BaseEnvConfig")),
+        (
+            "from clotho_environment import Environment\n"
+            "class Base(Environment[C, int]):\n  def items(self): pass\n"
+            "class Sum(Base):\n  async def rollout(self, item, client): pass",
+            ("sum", "Sum", "C"),
+        ),
+        (
+            "try:\n from atroposlib.envs.base import BaseEnv\nexcept ImportError:\n class BaseEnv: pass\n"
+            "class A(BaseEnv): pass",
+            ("stem", "A", "BaseEnvConfig"),
+        ),
         ("from clotho_environment import Environment\nclass Sum(Environment[C, int]): pass", ("sum", "Sum", "C")),
         ("from clotho_environment import Environment as E\nclass Sum(E): name = 'x'", ("x", "Sum", "Config")),
         (
@@ -76,6 +100,10 @@ def test_shapes_of_environments(tmp_path: Path, source: str, expected: tuple[str
         "class A: pass",
         "from jinja2 import Environment\nclass A(Environment): pass",
         "class A(make_base()): pass",
+        "class A(A): pass",
+        "class A(B): pass\nclass B(A): pass",
+        "from .. import A\nclass B(A): pass",
+        "try:\n from atroposlib.envs import GameEnv\nexcept ImportError:\n class GameEnv: pass\nclass A(GameEnv): pass",
         "BaseEnv = 1",
         "",
     ],
@@ -83,6 +111,42 @@ def test_shapes_of_environments(tmp_path: Path, source: str, expected: tuple[str
 def test_what_only_looks_like_one(tmp_path: Path, source: str) -> None:
     write(tmp_path, "x.py", source)
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from gsm8k_server import GSM8kEnv",
+        "from .gsm8k_server import GSM8kEnv",
+        "from environments.gsm8k_server import GSM8kEnv",
+        "from gsm8k_server import GSM8kEnv as Parent\nGSM8kEnv = Parent",
+        "import gsm8k_server as g\nfrom g import GSM8kEnv\nfrom environments.gsm8k_server import GSM8kEnv",
+    ],
+)
+def test_a_base_class_may_be_in_another_file(tmp_path: Path, line: str) -> None:
+    write(tmp_path, "environments/gsm8k_server.py", ATROPOS)
+    base = "Parent" if "Parent" in line else "GSM8kEnv"
+    path = write(tmp_path, "environments/distill.py", f"{line}\nclass Distill({base}): name = 'distill'")
+    (found,) = discover([path]).environments
+    assert (found.name, found.class_name, found.config_class) == ("distill", "Distill", "GsmConfig")
+
+
+def test_a_base_class_in_a_file_that_does_not_parse_is_no_environment(tmp_path: Path) -> None:
+    write(tmp_path, "broken.py", "class A(BaseEnv:")
+    path = write(tmp_path, "child.py", "from broken import A\nclass B(A): pass")
+    assert names(path) == []
+
+
+def test_classes_that_derive_without_end_are_no_environments(tmp_path: Path) -> None:
+    chain = "".join(f"class C{i}(C{i + 1}, C{i + 1}): pass\nclass Same(Same): pass\n" for i in range(5000))
+    write(tmp_path, "chain.py", chain + "class Real(BaseEnv): pass")
+    assert [each.class_name for each in discover([tmp_path]).environments] == ["Real"]
+
+
+def test_a_complete_class_of_the_kit_is_listed_beside_its_variants(tmp_path: Path) -> None:
+    source = "class A(Environment):\n  async def rollout(self, item, client): pass\nclass B(A): pass"
+    write(tmp_path, "kit.py", "from clotho_environment import Environment\n" + source)
+    assert names(tmp_path) == ["a", "b"]
 
 
 def test_private_and_hidden_files_are_skipped_unless_they_are_named(tmp_path: Path) -> None:
@@ -107,12 +171,12 @@ def test_a_hostile_file_is_a_warning_and_the_others_are_found(tmp_path: Path) ->
     write(tmp_path, "good.py", "class A(BaseEnv): pass")
     found = discover([tmp_path])
     assert [each.name for each in found.environments] == ["good"]
-    told = {problem.path.name: problem.what for problem in found.problems}
-    assert told.keys() == {
+    problems = {problem.path.name: problem.what for problem in found.problems}
+    assert problems.keys() == {
         "bad.py", "bytes.py", "coding.py", "deep.py", "huge.py", "null.py", "dangling.py", "loop.py",
     }  # fmt: skip
-    assert told["bad.py"].startswith("does not parse: line 1")
-    assert "10.5 MB" in told["huge.py"]
+    assert problems["bad.py"].startswith("does not parse: line 1")
+    assert "10.5 MB" in problems["huge.py"]
     assert "loop" not in names(tmp_path)
 
 
@@ -139,7 +203,7 @@ def test_a_path_that_is_not_there(tmp_path: Path, name: str) -> None:
     assert problem.what == "No such file or directory"
 
 
-def test_several_atropos_classes_in_a_file_are_said(tmp_path: Path) -> None:
+def test_several_atropos_classes_in_a_file_are_a_warning(tmp_path: Path) -> None:
     write(tmp_path, "two.py", "class A(BaseEnv): name = 'a'\nclass B(BaseEnv): name = 'b'")
     found = discover([tmp_path])
     assert [each.name for each in found.environments] == ["a", "b"]
@@ -150,7 +214,7 @@ def test_neighbours_that_are_imported_come_along(tmp_path: Path) -> None:
     main = write(tmp_path, "main.py", "import first\nfrom os import path\nimport elsewhere.thing")
     write(tmp_path, "first.py", "def f():\n    from second import x")
     write(tmp_path, "second.py", "import main")
-    write(tmp_path, "stranger.py", "")
+    write(tmp_path, "unrelated.py", "")
     assert [path.name for path in local_imports(main)] == ["first.py", "main.py", "second.py"]
 
 
