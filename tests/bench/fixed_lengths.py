@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pydantic import Field
 from trainer_work import ragged_lengths
 
-from clotho_environment.group import Group
 from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.group import Group
 from clotho_environment.sdk.sampling import SamplingClient
 
 

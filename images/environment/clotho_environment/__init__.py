@@ -1,9 +1,9 @@
 """Write environments for Clotho: say what the tasks are and how attempts are scored; the kit does the rest."""
 
-from clotho_environment.group import Group, Sequence
 from clotho_environment.sdk.completion import Completion, Message
 from clotho_environment.sdk.conversation import Conversation
 from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.group import Group, Sequence
 from clotho_environment.sdk.sampling import InferenceError, InferenceUnavailableError, SamplingClient
 
 __all__ = [

@@ -188,8 +188,8 @@ def _make_groups(
 
 
 def _wait(options: argparse.Namespace) -> Termination:
-    from clotho_environment.tokenizer import tokenizer_path
-    from clotho_environment.wait import wait
+    from clotho_environment.commands.wait import wait
+    from clotho_environment.pod.tokenizer import tokenizer_path
 
     run = run_config.load(options.config)
     return _run(wait(run, os.environ.get(TOKEN_VARIABLE, ""), options.tokenizer or tokenizer_path(), options.timeout))

@@ -11,14 +11,14 @@ from aiohttp import web
 
 from clotho_contract.api_protocol import RegisterEnv
 from clotho_environment import Completion, Group, InferenceError, InferenceUnavailableError
-from clotho_environment.api_server import ApiServer, ApiServerRefusedError
-from clotho_environment.connections import open_session
-from clotho_environment.group import InvalidGroupError
+from clotho_environment.clients.api_server import ApiServer, ApiServerRefusedError
+from clotho_environment.clients.connections import open_session
+from clotho_environment.commands.wait import RefusedError, Waiter
+from clotho_environment.pod.tokenizer import TokenizerError, for_every_reader, unpack_tokenizer
 from clotho_environment.sdk.conversation import Conversation
+from clotho_environment.sdk.group import InvalidGroupError
 from clotho_environment.sdk.recorder import Recorder
 from clotho_environment.sdk.sampling import Defaults, InferenceUnauthorizedError, SamplingClient
-from clotho_environment.tokenizer import TokenizerError, for_every_reader, unpack_tokenizer
-from clotho_environment.wait import RefusedError, Waiter
 from integration.environment.stand_ins import TOKEN
 
 ATTEMPT = Completion(text="b", prompt_tokens=(1,), tokens=(2,), logprobs=(-0.5,))

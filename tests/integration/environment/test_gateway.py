@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from clotho_environment.atropos.gateway import Gateway
-from clotho_environment.connections import open_session
+from clotho_environment.clients.connections import open_session
 from clotho_environment.pod.telemetry import Telemetry
 from integration.environment.stand_ins import TOKEN, tokens_of
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from clotho_contract.config import EnvironmentConfig
 from clotho_environment import Conversation, SamplingClient
-from clotho_environment.connections import open_session
+from clotho_environment.clients.connections import open_session
 from integration.environment.commands import ENVIRONMENTS, SOURCES
 from integration.loop.processes import TOKEN, Ports, Run, letters_config, tiny_model
 from rig.trajectory_servers import ToolUnavailableError, atropos_python

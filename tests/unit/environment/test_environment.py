@@ -8,9 +8,8 @@ from clotho_environment import Completion, Config, Environment
 from clotho_environment.builtin.letters import Letters
 from clotho_environment.commands.describe import describe
 from clotho_environment.entries import AtroposEntry, EntryError, NativeEntry, find_entry
-from clotho_environment.rollouts.failures import EnvironmentFailedError
 from clotho_environment.rollouts.items import ItemStream
-from clotho_environment.sdk.environment import InvalidConfigError, build
+from clotho_environment.sdk.environment import EnvironmentFailedError, InvalidConfigError, build
 
 
 class SumsConfig(Config):

@@ -6,9 +6,9 @@ import pytest
 
 from clotho_environment import Completion
 from clotho_environment.entries import find_entry
-from clotho_environment.group import check_group
 from clotho_environment.rollouts.items import ItemStream
 from clotho_environment.sdk.environment import build
+from clotho_environment.sdk.group import check_group
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "environments" / "sums.py"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clotho_environment import Completion, Group, Sequence
-from clotho_environment.group import InvalidGroupError, check_group, encode_group
+from clotho_environment.sdk.group import InvalidGroupError, check_group, encode_group
 
 GOOD = Completion(text="ab", prompt_tokens=(7, 8), tokens=(1, 2), logprobs=(-0.5, -0.25), policy_version=3)
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import pytest
 
 from clotho_environment import Completion, Config, Environment, Group, InferenceError, InferenceUnavailableError
-from clotho_environment.api_server import ApiServerRefusedError
-from clotho_environment.group import InvalidGroupError
+from clotho_environment.clients.api_server import ApiServerRefusedError
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_environment.rollouts.runner import Limits, Runner
 from clotho_environment.sdk.environment import build
+from clotho_environment.sdk.group import InvalidGroupError
 from clotho_environment.sdk.sampling import InferenceUnauthorizedError
 
 ANSWER = Completion(text="ok", prompt_tokens=(1,), tokens=(2,), logprobs=(-0.5,), policy_version=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clotho_environment.tokenizer import TokenizerError, unpack_tokenizer
+from clotho_environment.pod.tokenizer import TokenizerError, unpack_tokenizer
 
 
 def archive(*members: tarfile.TarInfo, **files: bytes) -> bytes:

@@ -22,9 +22,9 @@ from clotho_contract.api_protocol import (
 )
 from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
-from clotho_environment.api_server import new_key
 from clotho_environment.atropos.scored import Scored
 from clotho_environment.atropos.versions import VersionMemory
+from clotho_environment.clients.api_server import new_key
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_environment.sdk.completion import AnswerError, read_generate
 

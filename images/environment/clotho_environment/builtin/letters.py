@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import Field
 
-from clotho_environment.group import Group
 from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.group import Group
 from clotho_environment.sdk.sampling import SamplingClient
 
 

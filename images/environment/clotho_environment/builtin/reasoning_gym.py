@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from clotho_environment.group import Group
 from clotho_environment.sdk.completion import Message
 from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.group import Group
 from clotho_environment.sdk.sampling import SamplingClient
 
 with warnings.catch_warnings():

@@ -8,10 +8,9 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from clotho_environment.group import Group
-from clotho_environment.rollouts.failures import EnvironmentFailedError
 from clotho_environment.sdk.conversation import Conversation
-from clotho_environment.sdk.environment import Config, Environment
+from clotho_environment.sdk.environment import Config, Environment, EnvironmentFailedError
+from clotho_environment.sdk.group import Group
 from clotho_environment.sdk.recorder import Recorder
 from clotho_environment.sdk.sampling import SamplingClient
 

@@ -21,14 +21,14 @@ from clotho_environment.atropos import launch as launcher
 from clotho_environment.atropos.child import Child, child_process
 from clotho_environment.atropos.config import INFRASTRUCTURE, render_process, render_serve, to_yaml
 from clotho_environment.atropos.gateway import Gateway
+from clotho_environment.clients.connections import open_session
 from clotho_environment.commands.process import Order
 from clotho_environment.commands.serve import check_batch, current_steps
-from clotho_environment.connections import open_session
 from clotho_environment.entries import EntryError
 from clotho_environment.pod.isolated import run_apart
 from clotho_environment.pod.status import status_server, stop_signal
 from clotho_environment.pod.telemetry import Telemetry
-from clotho_environment.tokenizer import tokenizer_path
+from clotho_environment.pod.tokenizer import tokenizer_path
 
 log = logging.getLogger(__name__)
 

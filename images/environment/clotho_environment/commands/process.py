@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from clotho_contract.termination import Reason, Termination
-from clotho_environment.connections import open_session
+from clotho_environment.clients.connections import open_session
 from clotho_environment.entries import NativeEntry
-from clotho_environment.group import Group, check_group, check_scores, encode_group
 from clotho_environment.rollouts.failures import FailureLog, summarize
 from clotho_environment.rollouts.items import ItemStream
 from clotho_environment.sdk.environment import AnyEnvironment, build
+from clotho_environment.sdk.group import Group, check_group, check_scores, encode_group
 from clotho_environment.sdk.sampling import InferenceUnauthorizedError, InferenceUnavailableError, SamplingClient
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from clotho_contract.api_protocol import RegisterEnv
 from clotho_contract.config import ConfigError, EnvironmentConfig, RunConfig
 from clotho_contract.termination import Termination
 from clotho_contract.trajectory import batch_size_problem
-from clotho_environment.api_server import ApiServer
-from clotho_environment.connections import open_session
+from clotho_environment.clients.api_server import ApiServer
+from clotho_environment.clients.connections import open_session
 from clotho_environment.entries import NativeEntry
 from clotho_environment.pod.status import status_server, stop_signal
 from clotho_environment.pod.telemetry import Telemetry

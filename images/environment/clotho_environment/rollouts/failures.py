@@ -11,10 +11,6 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
 
 
-class EnvironmentFailedError(Exception):
-    """The environment's code does not work; the run cannot go on with it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Setback:
     """How long the worker rests; `is_final` when so many failed in a row that trying on makes no sense."""

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from clotho_environment.rollouts.failures import EnvironmentFailedError
-from clotho_environment.sdk.environment import AnyEnvironment
+from clotho_environment.sdk.environment import AnyEnvironment, EnvironmentFailedError
 
 
 class ItemStream:

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from clotho_contract.termination import Reason, Termination
-from clotho_environment.api_server import ApiServer, ApiServerRefusedError
-from clotho_environment.group import Group, InvalidGroupError, Sequence, check_group
+from clotho_environment.clients.api_server import ApiServer, ApiServerRefusedError
 from clotho_environment.pod.telemetry import Outcome, Telemetry
-from clotho_environment.rollouts.failures import EnvironmentFailedError, FailureLog, summarize
+from clotho_environment.rollouts.failures import FailureLog, summarize
 from clotho_environment.rollouts.items import ItemStream
-from clotho_environment.sdk.environment import AnyEnvironment
+from clotho_environment.sdk.environment import AnyEnvironment, EnvironmentFailedError
+from clotho_environment.sdk.group import Group, InvalidGroupError, Sequence, check_group
 from clotho_environment.sdk.sampling import InferenceUnauthorizedError, InferenceUnavailableError, SamplingClient
 
 log = logging.getLogger(__name__)

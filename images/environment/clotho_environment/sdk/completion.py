@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from clotho_environment.group import Sequence
+from clotho_environment.sdk.group import Sequence
 
 Message = Mapping[str, Any]
 """A chat message as OpenAI writes it: `{"role": "user", "content": "..."}`."""

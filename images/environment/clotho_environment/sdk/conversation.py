@@ -2,8 +2,8 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from clotho_environment.group import Sequence as TokenSequence
 from clotho_environment.sdk.completion import Completion, Message
+from clotho_environment.sdk.group import Sequence as TokenSequence
 
 Reply = Callable[[Sequence[Message]], Awaitable[Completion]]
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from clotho_contract.trajectory import DEFAULT_GROUP_SIZE
-from clotho_environment.group import Group
+from clotho_environment.sdk.group import Group
 from clotho_environment.sdk.sampling import Defaults, SamplingClient
 
 
@@ -42,6 +42,10 @@ class Config(BaseModel):
 
 class InvalidConfigError(ValueError):
     """The environment's config is wrong; the message has one line for each field."""
+
+
+class EnvironmentFailedError(Exception):
+    """The environment does not work and trying again cannot help; the message names the cause."""
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)

@@ -63,7 +63,7 @@ class Source:
     @cached_property
     def imports(self) -> dict[str, str]:
         """What each imported name stands for: `{"E": "clotho_environment.Environment"}`; relative ones keep dots."""
-        names = {}
+        names: dict[str, str] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.ImportFrom):
                 module = "." * node.level + (node.module or "")

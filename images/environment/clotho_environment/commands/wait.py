@@ -14,8 +14,8 @@ from clotho_contract.api_protocol import Info
 from clotho_contract.config import RunConfig
 from clotho_contract.retry import Backoff, TransientError, reason_of, retrying
 from clotho_contract.termination import Reason, Termination
-from clotho_environment.connections import open_session
-from clotho_environment.tokenizer import TokenizerError, unpack_tokenizer
+from clotho_environment.clients.connections import open_session
+from clotho_environment.pod.tokenizer import TokenizerError, unpack_tokenizer
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from clotho_contract.api_protocol import (
 )
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_contract.termination import Reason
-from clotho_environment.group import Group, InvalidGroupError, Sequence, encode_group
+from clotho_environment.sdk.group import Group, InvalidGroupError, Sequence, encode_group
 
 log = logging.getLogger(__name__)
 
