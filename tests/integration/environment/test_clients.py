@@ -38,7 +38,7 @@ def client(session, inference):
     )
 
 
-class TestPolicy:
+class TestSamplingClient:
     async def test_complete_chat_and_generate_say_the_same(self, client, inference):
         inference.reply = lambda _: "xy"
         by_text = await client.complete("ab")

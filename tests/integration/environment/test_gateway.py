@@ -156,7 +156,7 @@ async def test_everything_else_passes_through(gateway, child, inference):
     async with child.get(gateway.api_server + "/info") as response:
         assert (await response.json())["batch_size"] == 8
     async with child.post(gateway.inference + "/v1/completions", json={"prompt": "hi", "max_tokens": 1}) as response:
-        assert response.headers["X-Clotho-SamplingClient-Version"] == "3"
+        assert response.headers["X-Clotho-Policy-Version"] == "3"
         assert (await response.json())["choices"][0]["text"] == "h" * 8
     assert inference.bodies == [{"prompt": "hi", "max_tokens": 1}]
 
