@@ -17,11 +17,11 @@ import uvloop
 from aiohttp import web
 from msgspec import Struct
 
-from clotho_api_server.access import Access
-from clotho_api_server.app import SERVICE, create_app
-from clotho_api_server.schema import FormatError
-from clotho_api_server.service import ServiceSettings
-from clotho_api_server.shares import Limits
+from clotho_api_server.http.access import Access
+from clotho_api_server.http.app import SERVICE, create_app
+from clotho_api_server.state.schema import FormatError
+from clotho_api_server.state.service import ServiceSettings
+from clotho_api_server.state.shares import Limits
 from clotho_contract import config, logs, termination
 from clotho_contract.names import (
     ADMIN_TOKEN_VARIABLE,

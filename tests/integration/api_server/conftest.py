@@ -12,11 +12,11 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from clotho_api_server.access import Access
-from clotho_api_server.app import SERVICE, create_app
 from clotho_api_server.command import runner_of
-from clotho_api_server.service import Service, ServiceSettings
-from clotho_api_server.shares import Limits
+from clotho_api_server.http.access import Access
+from clotho_api_server.http.app import SERVICE, create_app
+from clotho_api_server.state.service import Service, ServiceSettings
+from clotho_api_server.state.shares import Limits
 from rig.trajectory_servers import ToolUnavailableError, atropos_python
 
 SETTINGS = ServiceSettings(Limits(max_queue_bytes=10**9, max_off_policy_batches=100), patience_when_full=0.1)

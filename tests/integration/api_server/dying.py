@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from clotho_api_server.command import main
-from clotho_api_server.journal import Journal
+from clotho_api_server.state.journal import Journal
 
 announce = Journal._announce
 

@@ -3,8 +3,8 @@
 import os
 import sys
 
-from clotho_api_server import segments
 from clotho_api_server.command import main
+from clotho_api_server.state import segments
 
 segments.SEGMENT_BYTES = 64 * 1024  # so that files end and go while they are watched
 copy = 0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clotho_api_server.openapi import OPERATIONS, document
+from clotho_api_server.http.openapi import OPERATIONS, document
 
 from .conftest import ENVIRONMENT, TRAINER, Servers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from clotho_api_server import service as service_module
+from clotho_api_server.state import service as service_module
 
 
 def group(mark: int, size: int = 2, width: int = 1) -> dict[str, Any]:

@@ -14,10 +14,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from clotho_api_server import bodies
-from clotho_api_server import service as service_module
-from clotho_api_server.access import Access
-from clotho_api_server.ledger import Ledger
+from clotho_api_server.http import bodies
+from clotho_api_server.http.access import Access
+from clotho_api_server.state import service as service_module
+from clotho_api_server.state.ledger import Ledger
 from clotho_contract.api_protocol import ApiStatus
 
 

@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from clotho_api_server.groups import Group
-from clotho_api_server.ledger import Ledger
-from clotho_api_server.outcomes import Leased
+from clotho_api_server.parsing.groups import Group
 from clotho_api_server.refusals import ConflictError
-from clotho_api_server.schema import open_database
-from clotho_api_server.segments import FOLDER_NAME, SEGMENT_BYTES, Place, Segments
-from clotho_api_server.shares import Limits
+from clotho_api_server.state.ledger import Ledger
+from clotho_api_server.state.outcomes import Leased
+from clotho_api_server.state.schema import open_database
+from clotho_api_server.state.segments import FOLDER_NAME, SEGMENT_BYTES, Place, Segments
+from clotho_api_server.state.shares import Limits
 from clotho_contract.api_protocol import Register, RegisterEnv
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from clotho_api_server.access import Access
+from clotho_api_server.http.access import Access
 from clotho_api_server.refusals import ForbiddenError, UnauthorizedError
 
 ACCESS = Access("run-token", "admin-token")

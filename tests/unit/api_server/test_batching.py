@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clotho_api_server.batching import Demand, EnvId, Shortage, Waiting, choose, complete_pack, demand, shortage
+from clotho_api_server.state.batching import Demand, EnvId, Shortage, Waiting, choose, complete_pack, demand, shortage
 
 
 def tally(queue: list[Waiting]) -> dict[EnvId, Counter[int]]:

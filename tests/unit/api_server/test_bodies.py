@@ -5,7 +5,7 @@ import gzip
 
 import pytest
 
-from clotho_api_server.bodies import Budget, expand
+from clotho_api_server.http.bodies import Budget, expand
 from clotho_api_server.refusals import RefusalError, TooLargeError
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clotho_api_server.groups import AT_A_GLANCE, ScoredData, parse_group, parse_groups
+from clotho_api_server.parsing.groups import AT_A_GLANCE, ScoredData, parse_group, parse_groups
 from clotho_api_server.refusals import InvalidError
 from clotho_contract.trajectory import ScoredGroup
 

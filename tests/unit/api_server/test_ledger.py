@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from clotho_api_server.groups import Group
-from clotho_api_server.ledger import LEASES_REMEMBERED, RECEIPTS_REMEMBERED, Ledger
-from clotho_api_server.outcomes import Leased
+from clotho_api_server.parsing.groups import Group
 from clotho_api_server.refusals import ConflictError, FullError, InvalidError, UnknownError
-from clotho_api_server.schema import FormatError, prepare
-from clotho_api_server.segments import Place, Segments
-from clotho_api_server.shares import Limits
+from clotho_api_server.state.ledger import LEASES_REMEMBERED, RECEIPTS_REMEMBERED, Ledger
+from clotho_api_server.state.outcomes import Leased
+from clotho_api_server.state.schema import FormatError, prepare
+from clotho_api_server.state.segments import Place, Segments
+from clotho_api_server.state.shares import Limits
 from clotho_contract.api_protocol import Register, RegisterEnv
 
 Make = Callable[..., Ledger]

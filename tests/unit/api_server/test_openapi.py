@@ -3,9 +3,9 @@
 import pytest
 from aiohttp import web
 
-from clotho_api_server.app import add_routes
-from clotho_api_server.openapi import OPERATIONS, document
-from clotho_api_server.service import Service
+from clotho_api_server.http.app import add_routes
+from clotho_api_server.http.openapi import OPERATIONS, document
+from clotho_api_server.state.service import Service
 
 
 def test_every_route_is_described_and_every_description_served() -> None:

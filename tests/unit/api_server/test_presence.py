@@ -1,7 +1,7 @@
 """Heartbeats."""
 
-from clotho_api_server.presence import Presence
-from clotho_api_server.shares import Environment
+from clotho_api_server.state.presence import Presence
+from clotho_api_server.state.shares import Environment
 from clotho_contract.api_protocol import RegisterEnv
 
 ASKED = RegisterEnv(100, "e", 1.0, 4)

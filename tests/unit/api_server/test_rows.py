@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from msgspec import Meta, MsgspecError, Raw
 from msgspec.json import Decoder
 
-from clotho_api_server.groups import parse_group
+from clotho_api_server.parsing.groups import parse_group
+from clotho_api_server.parsing.rows import SHORT, WORTH_A_LOOK, apart, count_integers, count_numbers, cut
 from clotho_api_server.refusals import InvalidError
-from clotho_api_server.rows import SHORT, WORTH_A_LOOK, apart, count_integers, count_numbers, cut
 
 INTEGERS = Decoder(list[Annotated[int, Meta(ge=-(2**31), lt=2**31)]])
 NUMBERS = Decoder(list[float])

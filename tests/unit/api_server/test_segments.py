@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clotho_api_server import segments as segments_module
-from clotho_api_server.segments import FOLDER_NAME, Place, Segments
+from clotho_api_server.state import segments as segments_module
+from clotho_api_server.state.segments import FOLDER_NAME, Place, Segments
 
 
 @pytest.fixture(autouse=True)

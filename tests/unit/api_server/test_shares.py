@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clotho_api_server.shares import (
+from clotho_api_server.state.shares import (
     Environment,
     Limits,
     Snapshot,

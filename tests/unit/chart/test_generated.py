@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from clotho.manager.metrics import Metrics as OperatorMetrics
 from clotho.manager.metrics import RunCollector
-from clotho_api_server.metrics import Metrics as ApiServerMetrics
+from clotho_api_server.state.metrics import Metrics as ApiServerMetrics
 from clotho_dev.chart import generate
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_trainer.reporting.board import Board

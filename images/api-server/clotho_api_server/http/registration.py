@@ -4,9 +4,9 @@ import logging
 
 from aiohttp import web
 
-from clotho_api_server.answers import answer, asked
+from clotho_api_server.http.answers import answer, asked
 from clotho_api_server.refusals import UnknownError
-from clotho_api_server.service import Service
+from clotho_api_server.state.service import Service
 from clotho_contract.api_protocol import EnvIdentifier, Register, Registered, RegisterEnv
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from clotho_api_server import bodies
-from clotho_api_server.decoding import decode
+from clotho_api_server.http import bodies
+from clotho_api_server.parsing.decoding import decode
 
 T = TypeVar("T")
 

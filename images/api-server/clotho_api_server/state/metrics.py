@@ -5,8 +5,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from clotho_api_server.batching import EnvId
-from clotho_api_server.shares import Snapshot
+from clotho_api_server.state.batching import EnvId
+from clotho_api_server.state.shares import Snapshot
 
 MOST_NAMES: Final = 100  # names come from strangers; more of them share one label
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)

@@ -6,10 +6,10 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from clotho_api_server.answers import answer, asked
+from clotho_api_server.http.answers import answer, asked
 from clotho_api_server.refusals import UnknownError
-from clotho_api_server.service import Service
-from clotho_api_server.shares import environment_status
+from clotho_api_server.state.service import Service
+from clotho_api_server.state.shares import environment_status
 from clotho_contract.api_protocol import ApiStatus, ConnectedEnvironment, EnvIdentifier, Info
 
 _NO_EXAMPLE: Final = msgspec.json.encode(

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from aiohttp import web
 
-from clotho_api_server.access import Access, Handler
-from clotho_api_server.answers import answer
-from clotho_api_server.batches import Batches
-from clotho_api_server.information import Information
-from clotho_api_server.intake import Intake
-from clotho_api_server.openapi import document
+from clotho_api_server.http.access import Access, Handler
+from clotho_api_server.http.answers import answer
+from clotho_api_server.http.batches import Batches
+from clotho_api_server.http.information import Information
+from clotho_api_server.http.intake import Intake
+from clotho_api_server.http.openapi import document
+from clotho_api_server.http.registration import Registration
 from clotho_api_server.refusals import RefusalError
-from clotho_api_server.registration import Registration
-from clotho_api_server.service import Service, ServiceSettings
+from clotho_api_server.state.service import Service, ServiceSettings
 from clotho_contract.serving import add_health_routes
 
 log = logging.getLogger(__name__)

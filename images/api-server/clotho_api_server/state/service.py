@@ -11,19 +11,17 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from clotho_api_server.bodies import Budget
-from clotho_api_server.journal import Journal
-from clotho_api_server.ledger import Ledger
-from clotho_api_server.metrics import Metrics
-from clotho_api_server.presence import Presence
-from clotho_api_server.schema import open_database, open_reader
-from clotho_api_server.segments import Place, Segments
-from clotho_api_server.shares import Limits, Snapshot
+from clotho_api_server.state.journal import Journal
+from clotho_api_server.state.ledger import Ledger
+from clotho_api_server.state.metrics import Metrics
+from clotho_api_server.state.presence import Presence
+from clotho_api_server.state.schema import open_database, open_reader
+from clotho_api_server.state.segments import Place, Segments
+from clotho_api_server.state.shares import Limits, Snapshot
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 SWEEP_SECONDS = 0.5
-BODIES_IN_MEMORY = 256 * 1024**2
 
 
 class ServiceSettings(Struct, frozen=True):
@@ -40,7 +38,6 @@ class Service:
         self.settings = settings
         self.state = Snapshot()
         self.metrics = Metrics(lambda: self.state, settings.limits.max_queue_bytes)
-        self.budget = Budget(BODIES_IN_MEMORY)
         self.presence = Presence(settings.environment_timeout, time.monotonic())
         self.closing = False
         self.last_lease: datetime | None = None

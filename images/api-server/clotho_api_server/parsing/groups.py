@@ -9,9 +9,9 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from clotho_api_server.decoding import decode
+from clotho_api_server.parsing.decoding import decode
+from clotho_api_server.parsing.rows import LongRows, apart, count_integers, count_numbers, cut
 from clotho_api_server.refusals import InvalidError, Location
-from clotho_api_server.rows import LongRows, apart, count_integers, count_numbers, cut
 from clotho_contract.api_protocol import Step
 from clotho_contract.trajectory import NULL
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from clotho_api_server.batching import Demand, EnvId, Tally, demand, shortage
+from clotho_api_server.state.batching import Demand, EnvId, Tally, demand, shortage
 from clotho_contract.api_protocol import EnvStatus, Register, RegisterEnv
 
 LEAST_WEIGHT = 0.01  # nobody starves, however small its share

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from clotho_api_server.shares import Environment
+from clotho_api_server.state.shares import Environment
 
 
 class Presence:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from clotho_api_server.batching import EnvId
+from clotho_api_server.state.batching import EnvId
 
 
 class QueueTally:

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from clotho_api_server.batching import EnvId, Waiting, choose, complete_pack, shortage
-from clotho_api_server.groups import Group
-from clotho_api_server.outcomes import Accepted, Enqueued, Lease, Leased, Receipt, Trained
+from clotho_api_server.parsing.groups import Group
 from clotho_api_server.refusals import ConflictError, FullError, InvalidError, UnknownError
-from clotho_api_server.segments import Segments
-from clotho_api_server.shares import Environment, Limits, Snapshot, is_welcome
-from clotho_api_server.tally import QueueTally
+from clotho_api_server.state.batching import EnvId, Waiting, choose, complete_pack, shortage
+from clotho_api_server.state.outcomes import Accepted, Enqueued, Lease, Leased, Receipt, Trained
+from clotho_api_server.state.segments import Segments
+from clotho_api_server.state.shares import Environment, Limits, Snapshot, is_welcome
+from clotho_api_server.state.tally import QueueTally
 from clotho_contract.api_protocol import EnvRegistered, Register, RegisterEnv
 from clotho_contract.trajectory import divides_batch
 

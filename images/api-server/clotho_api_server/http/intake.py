@@ -7,22 +7,25 @@ from typing import Final
 
 from aiohttp import web
 
-from clotho_api_server import bodies
-from clotho_api_server.answers import answer
-from clotho_api_server.groups import AT_A_GLANCE, Group, Parser, parse_group, parse_groups
-from clotho_api_server.ledger import queue_is_full
-from clotho_api_server.outcomes import Enqueued, Receipt
+from clotho_api_server.http import bodies
+from clotho_api_server.http.answers import answer
+from clotho_api_server.http.bodies import Budget
+from clotho_api_server.parsing.groups import AT_A_GLANCE, Group, Parser, parse_group, parse_groups
 from clotho_api_server.refusals import FullError, RefusalError
-from clotho_api_server.service import Service
-from clotho_api_server.shares import Snapshot, nobody_is_welcome
+from clotho_api_server.state.ledger import queue_is_full
+from clotho_api_server.state.outcomes import Enqueued, Receipt
+from clotho_api_server.state.service import Service
+from clotho_api_server.state.shares import Snapshot, nobody_is_welcome
 from clotho_contract.api_protocol import IDEMPOTENCY_HEADER, LONGEST_IDEMPOTENCY_KEY, PROTOCOL_HEADER
 
+BODIES_IN_MEMORY: Final = 256 * 1024**2
 ON_THE_LOOP: Final = 4 * 1024**2  # bytes; a glance at them costs less than sharing the interpreter with a thread
 
 
 class Intake:
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._budget = Budget(BODIES_IN_MEMORY)
         self._glancing = asyncio.Lock()
 
     async def scored_data(self, request: web.Request) -> web.Response:
@@ -75,7 +78,7 @@ class Intake:
     async def _body(self, request: web.Request) -> AsyncIterator[bytes]:
         """The JSON, for as long as there is memory set aside for it."""
         limit = self._service.settings.max_body_bytes
-        budget = self._service.budget
+        budget = self._budget
         declared = request.content_length if request.content_length is not None else limit
         if declared > limit:
             raise bodies.too_large(declared, limit)

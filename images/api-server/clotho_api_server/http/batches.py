@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from clotho_api_server.answers import answer, asked
-from clotho_api_server.ledger import Ledger
-from clotho_api_server.outcomes import Lease, Leased, Trained
+from clotho_api_server.http.answers import answer, asked
 from clotho_api_server.refusals import RefusalError
-from clotho_api_server.service import Service
+from clotho_api_server.state.ledger import Ledger
+from clotho_api_server.state.outcomes import Lease, Leased, Trained
+from clotho_api_server.state.service import Service
 from clotho_contract.api_protocol import AtStep, CurrentStep, LeaseRequest, Renewed
 
 PATIENCE_SECONDS: Final = 60.0  # for a client that does not take the next group

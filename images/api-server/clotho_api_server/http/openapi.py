@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from clotho_api_server.groups import ScoredData
+from clotho_api_server.parsing.groups import ScoredData
 from clotho_contract.api_protocol import (
     IDEMPOTENCY_HEADER,
     LONGEST_IDEMPOTENCY_KEY,

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
-from clotho_api_server.ledger import Ledger
 from clotho_api_server.refusals import RefusalError, StorageError
-from clotho_api_server.shares import Snapshot
+from clotho_api_server.state.ledger import Ledger
+from clotho_api_server.state.shares import Snapshot
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from clotho_api_server.batching import EnvId
+from clotho_api_server.state.batching import EnvId
 
 Outcome = Literal["received", "buffered", "stale"]
 

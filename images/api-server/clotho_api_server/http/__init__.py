@@ -1,0 +1,1 @@
+"""Routes, access and request bodies: what clients see."""

@@ -1,0 +1,1 @@
+"""What the server keeps: groups, batches, leases and registrations, durable on disk."""
