@@ -1,4 +1,4 @@
-# `make` alone prints what there is. Every target installs what it needs itself.
+# `make` alone prints all targets. Every target installs what it needs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help
@@ -34,7 +34,7 @@ $(TOOLS): pyproject.toml uv.lock | $(UV)
 demo: $(TOOLS) ## Train a small policy for real: cluster, chart, one TrainingRun, live view
 	@PYTHONPATH=dev:operator .tools/cluster/bin/python -m clotho_dev.demo
 
-.PHONY: test lint format unit integration e2e
+.PHONY: test lint format unit integration e2e coverage
 test: $(VENV) ## Run every test tier that this machine can run
 	@$(RUN) PYTHONPATH=dev python -m clotho_dev.tiers
 
@@ -50,6 +50,9 @@ integration: $(VENV) ## Run the tests that need a real API server or real proces
 e2e: $(VENV) ## Run the tests on a real node with real pods (root)
 	@$(RUN) PYTHONPATH=dev python -m clotho_dev.tiers e2e
 
+coverage: $(VENV) ## Show which lines of the packages the unit tests reach
+	@$(RUN) coverage run -m pytest tests/unit -q && $(RUN) coverage report --skip-covered --sort=cover
+
 format: $(VENV) ## Format the Python code
 	@$(RUN) ruff format . && $(RUN) ruff check --fix .
 
@@ -57,10 +60,10 @@ format: $(VENV) ## Format the Python code
 cluster: $(TOOLS) ## Start a one-node Kubernetes on this machine
 	@$(CLUSTER_TOOL) up $(CLUSTER_FLAGS)
 
-cluster-down: $(TOOLS) ## End it and remove everything it made
+cluster-down: $(TOOLS) ## Stop it and remove everything it created
 	@$(CLUSTER_TOOL) down
 
-cluster-status: $(TOOLS) ## Show its components and how they are
+cluster-status: $(TOOLS) ## Show its components and their state
 	@$(CLUSTER_TOOL) status || true
 
 images: $(TOOLS) ## Build the images that changed and import them into the cluster
@@ -68,4 +71,4 @@ images: $(TOOLS) ## Build the images that changed and import them into the clust
 
 .PHONY: clean
 clean: ## Remove what was installed here (the cache folder stays)
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Packs what the GPU machine lacks for the benchmarks and tests of the trainer: Python 3.12, no network, torch and transformers already there.
 # Usage: dev/h200_packages.sh FOLDER   writes FOLDER/packages.tar.xz, which unpacks into a folder for --packages.
-# datasets 4 because that machine's huggingface-hub is older than datasets 5 wants.
+# datasets 4 because that machine's huggingface-hub is older than datasets 5 requires.
 set -eu
 out=${1:-.local/h200-packages}
 work=$(mktemp -d)

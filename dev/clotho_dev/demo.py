@@ -12,8 +12,9 @@ from typing import Any
 from clotho.cli.terminal import view
 from clotho.cli.terminal.screen import Screen, terminal_width
 from clotho_dev import REPOSITORY
-from clotho_dev.cluster import binaries, chart, target
+from clotho_dev.cluster import binaries, chart, embedded, packages, target
 from clotho_dev.cluster import images as cluster_images
+from clotho_dev.cluster.background import BackgroundBuild
 from clotho_dev.cluster.console import say
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.kubectl import Kubectl, KubectlError
@@ -23,6 +24,7 @@ RUN = "letters"
 NAMESPACE = "clotho-demo"
 EVERY_SECOND = {"reconcile": {"progressSeconds": 1}, "probe": {"intervalSeconds": 1, "startupSeconds": 1}}
 LIMIT_SECONDS = 900
+FIRST_RUN_MINUTES = 15
 REFRESH_SECONDS = 1.0
 
 
@@ -31,6 +33,8 @@ def main() -> int:
     found_running = chosen.name != "embedded" or target.Embedded().folder.daemon() is not None
     kubectl = None
     try:
+        if chosen.name == "embedded":
+            prepare()
         kubeconfig = chosen.up()
         kubectl = Kubectl(binaries.find(["kubectl"])["kubectl"], kubeconfig)
         images = chosen.provide_images(cluster_images.NAMES)
@@ -45,6 +49,19 @@ def main() -> int:
     return 0 if run["status"]["phase"] == "Completed" else 1
 
 
+def prepare() -> None:
+    """The first time: everything that takes minutes, at once, before the cluster starts."""
+    programs = [*embedded.node_programs(), "helm"]
+    if binaries.are_present(programs):
+        return
+    say(f"First run on this machine: about {FIRST_RUN_MINUTES} minutes on two cores, mostly for Kubernetes and torch.")
+    packages.require_root("the embedded cluster")
+    packages.require(packages.NODE, packages.IMAGES, packages.DEBIAN_BASE)
+    building = BackgroundBuild()
+    binaries.find(programs)
+    building.wait()
+
+
 def start_run(kubectl: Kubectl) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
@@ -55,13 +72,13 @@ def start_run(kubectl: Kubectl) -> None:
 
 
 def remove_run(kubectl: Kubectl) -> None:
-    """Without its namespace, which Kubernetes would not let go before half of the pods' grace period."""
+    """The namespace stays: Kubernetes would wait for half of the pods' grace period before it deletes it."""
     kubectl.run("delete", "trainingrun", RUN, "--ignore-not-found", "--timeout=60s", timeout=70)
     kubectl.run("delete", "pvc", "--all", "--timeout=60s", timeout=70)
 
 
 def watch(kubectl: Kubectl) -> dict[str, Any]:
-    """Until it is finished, or has been at it for too long."""
+    """Until it has finished, or for too long."""
     started = time.monotonic()
     rewards: dict[int, float] = {}
     screen = Screen(sys.stdout)
@@ -81,7 +98,7 @@ def watch(kubectl: Kubectl) -> dict[str, Any]:
 def print_results(run: Mapping[str, Any], kubeconfig: Path, cluster: str) -> None:
     print("\n" + "\n".join(view.results_view(run)))
     print(f"""
-Look around:
+Next:
   export KUBECONFIG={kubeconfig}
   kubectl get trainingruns -A
   kubectl describe trainingrun {RUN} -n {NAMESPACE}
@@ -91,7 +108,7 @@ Clean up:
 
 
 def clean_up(chosen: target.Target, found_running: bool, kubectl: Kubectl | None) -> None:
-    """Ctrl-C leaves the machine as it was; a cluster that ran before goes on running, without our run."""
+    """Ctrl-C leaves the machine as it was; a cluster that was running before keeps running, without the run."""
     if not found_running:
         chosen.down()
         return
@@ -99,8 +116,8 @@ def clean_up(chosen: target.Target, found_running: bool, kubectl: Kubectl | None
         try:
             remove_run(kubectl.in_namespace(NAMESPACE))
         except KubectlError as error:
-            say(f"could not remove the run: {error}")
-    say("The cluster goes on running, without the run.")
+            say(f"failed to remove the run: {error}")
+    say("The run was removed; the cluster keeps running.")
 
 
 if __name__ == "__main__":

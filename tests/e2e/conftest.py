@@ -1,4 +1,4 @@
-"""The node profile of the embedded cluster for the whole session: one that runs already is used and left running."""
+"""A real node for the whole session: this clone's own cluster, beside that of `make demo` and those of other clones."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from clotho_dev import REPOSITORY
+from clotho_dev.cluster import images
 from clotho_dev.cluster.embedded import kubectl_for
+from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.locks import exclusive
+from clotho_dev.cluster.state import Folder, name_for_tests
 from clotho_dev.cluster.target import Embedded
 from rig.namespaces import fresh_namespace
+
+IN_USE = "another test session of this clone uses its cluster; wait for its end, or run the tests from another clone"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,20 +28,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Iterator[Embedded]:
+def embedded(pytestconfig: pytest.Config) -> Iterator[Embedded]:
+    """Fresh for every session: what a killed one left is removed first, and this one ends with the session."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("a real node needs root on Linux")
-    target = Embedded()
-    was_running = target.folder.daemon() is not None
-    target.up()
-    yield target
-    if not was_running:
-        target.down()
+    target = Embedded(Folder(name_for_tests(REPOSITORY)), bound=True)
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    try:
+        with exclusive(target.folder.lock, IN_USE):
+            with capture.global_and_fixture_disabled():  # building images takes minutes: show the progress
+                target.down()
+                target.up()
+                target.provide_images(images.NAMES)
+            yield target
+            target.down()
+    except ClusterError as error:
+        pytest.exit(f"no cluster for the tests: {error}", returncode=1)
 
 
 @pytest.fixture(scope="session")
 def python_image(embedded: Embedded) -> str:
-    """An image with Python in it, for the pods that tests look through."""
+    """An image with Python in it, for the pods in which tests run their checks."""
     return embedded.provide_images(["environment"])["environment"]
 
 

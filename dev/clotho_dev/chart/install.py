@@ -23,7 +23,7 @@ resources: [clotho.yaml]
 
 
 class _GoYaml(yaml.SafeLoader):
-    """Reads 4e-05 as the number that Go means by it; YAML 1.1 would want 4.0e-05."""
+    """Reads 4e-05 as the number that Go means by it; YAML 1.1 requires 4.0e-05."""
 
 
 _GoYaml.add_implicit_resolver(

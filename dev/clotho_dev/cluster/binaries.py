@@ -39,7 +39,7 @@ def cache_folder() -> Path:
 
 
 def find(names: Iterable[str]) -> dict[str, Path]:
-    """Paths of the named programs; what is missing is downloaded or built once, and said so."""
+    """Paths of the named programs; what is missing is downloaded or built once."""
     wanted = list(names)
     found = {name: path for name in wanted if (path := _present(name))}
     missing = [name for name in wanted if name not in found]
@@ -47,6 +47,10 @@ def find(names: Iterable[str]) -> dict[str, Path]:
         obtain(missing)
         found |= {name: path for name in missing if (path := _cached(name))}
     return {name: found[name] for name in wanted}
+
+
+def are_present(names: Iterable[str]) -> bool:
+    return all(_present(name) for name in names)
 
 
 def obtain(names: list[str]) -> None:
@@ -58,7 +62,7 @@ def obtain(names: list[str]) -> None:
     packages = {package: made for package, made in PACKAGES.items() if set(made) & set(remaining)}
     unknown = set(remaining) - {name for made in packages.values() for name in made}
     if unknown:
-        raise ClusterError(f"no way is known to obtain {', '.join(sorted(unknown))}")
+        raise ClusterError(f"there is no source for {', '.join(sorted(unknown))}")
     gobuild.build(packages, _bin(), KUBERNETES_VERSION)
 
 
@@ -100,7 +104,7 @@ def _bin() -> Path:
 
 
 def _fits(name: str, path: Path) -> bool:
-    """A program on PATH serves if its minor version is ours; kubectl and helm are friendly to neighbours."""
+    """A program on PATH serves if its minor version is ours; kubectl and helm work across versions."""
     if name in {"kubectl", "helm"}:
         return True
     flag = "version" if name == "coredns" else "--version"
@@ -111,5 +115,5 @@ def _fits(name: str, path: Path) -> bool:
         return expected is None and answer.returncode == 0
     if version[1] == expected.rpartition(".")[0]:
         return True
-    say(f"{path} is version {version[0]}, not {expected}: looking elsewhere")
+    say(f"{path} is version {version[0]}, not {expected}: ignoring it")
     return False

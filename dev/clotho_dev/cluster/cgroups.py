@@ -18,7 +18,7 @@ def create(name: str) -> None:
     for hierarchy in _hierarchies():
         group = hierarchy / root_of(name).lstrip("/")
         group.mkdir(exist_ok=True)
-        if (hierarchy / "cpuset.mems").exists():  # a new cpuset is empty until told otherwise
+        if (hierarchy / "cpuset.mems").exists():  # a new cpuset starts empty
             for file in ("cpuset.cpus", "cpuset.mems"):
                 (group / file).write_text((hierarchy / file).read_text())
     if _is_unified():

@@ -10,7 +10,7 @@ import sys
 from clotho_dev.cluster import binaries, control_plane, daemon, embedded, forward, images, node, target, volumes
 from clotho_dev.cluster.control_plane import claim_port
 from clotho_dev.cluster.failure import ClusterError
-from clotho_dev.cluster.state import Folder, Options
+from clotho_dev.cluster.state import DEFAULT_NAME, Folder, Options
 from clotho_dev.ports import free_port
 
 TOOLS = ("helm", "kwok", "kstatus")  # not part of a cluster, but the demo and the tests use them
@@ -35,11 +35,11 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, help_text: str | None) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=help_text) if help_text else commands.add_parser(name)
         sub.add_argument(
-            "--name", default="embedded", help="several clusters may stand side by side (default: embedded)"
+            "--name", default=DEFAULT_NAME, help=f"several clusters can run side by side (default: {DEFAULT_NAME})"
         )
         return sub
 
-    start = command("up", "start a cluster, or say that it runs already")
+    start = command("up", "start a cluster, unless it is running")
     start.add_argument(
         "--profile", choices=["node", "control-plane"], default="node", help="node (root) runs real pods"
     )
@@ -47,13 +47,14 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--gpus", type=int, default=0, metavar="N", help="pretend that the node has N nvidia.com/gpu")
     start.add_argument("--egress", action="store_true", help="let pods reach the outside, e.g. to pull models")
     start.add_argument("--audit", action="store_true", help="write the API server's audit log into the logs folder")
-    command("down", "end a cluster and remove everything it made")
-    command("status", "show the components and how they are")
+    command("down", "stop a cluster and remove everything it created")
+    command("status", "show the components and their state")
     command("kubeconfig", "print the path of the kubeconfig")
     build = command("images", "build the images that changed and import them; prints their tags")
     build.add_argument(
         "images", nargs="*", metavar="IMAGE", help="operator, api-server, environment, trainer (default: all)"
     )
+    command("build", "build the images that changed, without a cluster to import them into")
     prepare = command("prepare", "download or build the programs ahead of time")
     prepare.add_argument("--profile", choices=["node", "control-plane"], default="node")
     for internal in ("run-node", "run-control-plane", "recycle"):
@@ -76,6 +77,8 @@ def _dispatch(arguments: argparse.Namespace) -> None:
             print(folder.kubeconfig)
         case "images":
             _images(_chosen(folder), arguments.images)
+        case "build":
+            images.build()
         case "prepare":
             binaries.find([*control_plane.PROGRAMS, *TOOLS, *(node.PROGRAMS if arguments.profile == "node" else [])])
         case "run-control-plane":

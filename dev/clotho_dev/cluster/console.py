@@ -1,4 +1,4 @@
-"""What the command line prints: one line for each long step, with what it waits for and for how long."""
+"""What the command line prints: one line for each long step, with its progress and its duration."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from clotho_dev.cluster.kubectl import Kubectl
 from clotho_dev.cluster.process import Component, Processes, die_with_parent
 from clotho_dev.cluster.state import ClusterState, ComponentState, Folder
 
-API_SERVER_PORT = 6443  # inside; the usual one, which network policies know
+API_SERVER_PORT = 6443  # inside; the usual one, which network policies allow
 SLIRP_DNS = "10.0.2.3"
 WATCH_SECONDS = 0.5
 
@@ -60,10 +60,10 @@ def run_node(folder: Folder) -> None:
 
 
 def run_inside(folder: Folder, listener: int) -> None:
-    """The first process of the namespaces: it sets the scene, starts the components and reaps orphans."""
+    """The first process of the namespaces: it prepares mounts and network, starts the components and reaps orphans."""
     options = folder.read_options()
     programs = binaries.find([*control_plane.PROGRAMS, *node.PROGRAMS])
-    _set_scene(folder)
+    _prepare_namespaces(folder)
     addresses = Addresses(API_SERVER_PORT, node.NODE_ADDRESS, options.port)
     plane = ControlPlane(folder.path, programs, addresses, audit_log=options.audit)
     inside = plane.write_kubeconfig(folder.inside_kubeconfig.name, "inside", ["system:masters"])
@@ -99,8 +99,8 @@ def itself(command: str, folder: Folder) -> list[str]:
     return [sys.executable, "-m", "clotho_dev.cluster", command, "--name", folder.name]
 
 
-def _set_scene(folder: Folder) -> None:
-    """Everything here is seen inside the namespaces only."""
+def _prepare_namespaces(folder: Folder) -> None:
+    """Nothing here is visible outside the namespaces."""
     state = folder.path
     _do("mount", "-t", "tmpfs", "tmpfs", "/run")
     for layer in (upper := Path("/run/var-lib"), work := Path("/run/var-lib-work")):
@@ -162,7 +162,7 @@ def _pretend_gpus(kubectl: Kubectl, count: int) -> None:
 
 
 class _reporting:  # noqa: N801 - reads as a statement at its place of use
-    """Writes down how the cluster does, for `up` and `status` to read."""
+    """Records the state of the cluster for `up` and `status`."""
 
     def __init__(self, folder: Folder, processes: Processes) -> None:
         self.folder, self.processes = folder, processes
@@ -190,7 +190,7 @@ class _reporting:  # noqa: N801 - reads as a statement at its place of use
         self._publish()
 
     def watch(self) -> None:
-        """Until a signal comes; a component that dies is named, the others go on so that one can look around."""
+        """Until a signal comes; a component that dies is named, the others keep running, for inspection."""
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         while True:
             time.sleep(WATCH_SECONDS)

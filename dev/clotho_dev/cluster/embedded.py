@@ -1,4 +1,4 @@
-"""The life of an embedded cluster: up, down and status, whatever state the last one was left in."""
+"""The life of an embedded cluster: up, down and status, also after a crash."""
 
 from __future__ import annotations
 
@@ -8,41 +8,49 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from clotho_dev import REPOSITORY
-from clotho_dev.cluster import binaries, cgroups, control_plane, daemon, node, packages
+from clotho_dev.cluster import binaries, cgroups, control_plane, daemon, node, packages, store
 from clotho_dev.cluster.console import say, step
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.locks import only_one
+from clotho_dev.cluster.process import die_with_parent
 from clotho_dev.cluster.state import ClusterState, Folder, Options
 
 UP_SECONDS = 180
 
 
-def up(folder: Folder, options: Options) -> None:
-    if folder.daemon() is not None:
-        _say_already_running(folder, options)
-        return
+def up(folder: Folder, options: Options, *, bound: bool = False) -> None:
+    """A bound cluster ends with the process that started it, however that ends."""
     if options.profile == "node":
         packages.require_root("the node profile")
         packages.require(packages.NODE, packages.EGRESS if options.egress else {})
         node.require_short_socket_path(folder)
-        _require_lone_node(folder)
     binaries.find(control_plane.PROGRAMS if options.profile == "control-plane" else node_programs())
+    with only_one(folder.path.with_name(f"{folder.name}.up.lock"), f"starting cluster {folder.name!r}"):
+        if folder.daemon() is not None:
+            _say_already_running(folder, options)
+            return
+        _start(folder, options, bound)
+    say(f"\nUse it with:  export KUBECONFIG={folder.kubeconfig}")
+
+
+def _start(folder: Folder, options: Options, bound: bool) -> None:
     down(folder)
     folder.logs.mkdir(parents=True)
-    folder.write_options(replace(options, images=str(folder.containerd_root) if options.profile == "node" else ""))
+    folder.write_options(options)
+    if options.profile == "node":
+        store.prepare(folder)
     with step(f"Starting Kubernetes {binaries.KUBERNETES_VERSION} ({options.profile})") as progress:
-        process = _start_daemon(folder, options)
+        process = _start_daemon(folder, options, bound)
         try:
             state = _follow(folder, process, progress.update)
         except BaseException:
             down(folder, keep_logs=True)
             raise
     _print_timings(state)
-    say(f"\nUse it with:  export KUBECONFIG={folder.kubeconfig}")
 
 
 def down(folder: Folder, *, keep_logs: bool = False) -> None:
@@ -83,29 +91,19 @@ def _say_already_running(folder: Folder, options: Options) -> None:
     running = folder.read_options()
     if running.profile != options.profile:
         raise ClusterError(
-            f"cluster {folder.name!r} is running with profile {running.profile}; end it first with `make cluster-down`"
+            f"cluster {folder.name!r} is running with profile {running.profile}; stop it first with `make cluster-down`"
         )
     state = folder.read_state()
     if state is not None and state.phase == "failed":
-        raise ClusterError(f"cluster {folder.name!r} is broken: {state.message}\nEnd it with `make cluster-down`.")
+        raise ClusterError(f"cluster {folder.name!r} is broken: {state.message}\nStop it with `make cluster-down`.")
     say(f"Cluster {folder.name!r} is already running.\nUse it with:  export KUBECONFIG={folder.kubeconfig}")
-
-
-def _require_lone_node(folder: Folder) -> None:
-    """Nodes share the store of images, and only one containerd may hold it."""
-    for other in folder.siblings():
-        if other.daemon() is not None and other.read_options().images == str(folder.containerd_root):
-            raise ClusterError(
-                f"cluster {other.name!r} is running and holds the images; end it first:"
-                f" python -m clotho_dev.cluster down --name {other.name}"
-            )
 
 
 def node_programs() -> list[str]:
     return [*control_plane.PROGRAMS, *node.PROGRAMS]
 
 
-def _start_daemon(folder: Folder, options: Options) -> subprocess.Popen[bytes]:
+def _start_daemon(folder: Folder, options: Options, bound: bool) -> subprocess.Popen[bytes]:
     command = "run-node" if options.profile == "node" else "run-control-plane"
     search = os.pathsep.join([str(REPOSITORY / "dev"), os.environ.get("PYTHONPATH", "")])
     with (folder.logs / "daemon.log").open("wb") as log:
@@ -114,7 +112,8 @@ def _start_daemon(folder: Folder, options: Options) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=not bound,
+            preexec_fn=die_with_parent if bound else None,  # noqa: PLW1509 - clusters are started from the main thread
             env={**os.environ, "PYTHONPATH": search},
         )
     folder.write_daemon(process.pid)

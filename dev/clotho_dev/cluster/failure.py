@@ -1,4 +1,4 @@
-"""The one error a person sees: a sentence that says what is wrong and what to do."""
+"""The one error that users see: a sentence with what is wrong and what to do."""
 
 
 class ClusterError(Exception):

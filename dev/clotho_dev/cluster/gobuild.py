@@ -23,7 +23,7 @@ NEEDED_BYTES = 6 * 1024**3  # module sources, compiler cache and results of a fu
 def build(packages: Mapping[str, Sequence[str]], folder: Path, version: str) -> None:
     """Build each package and put it into the folder under every name it answers to."""
     go = _go()
-    with only_one(folder / ".lock", "programs"):
+    with only_one(folder / ".lock", "building the same programs"):
         missing = {p: names for p, names in packages.items() if not all((folder / name).exists() for name in names)}
         if not missing:
             return
@@ -50,7 +50,7 @@ def _build_one(go: str, package: str, names: Sequence[str], folder: Path, versio
 
 
 def _run(argv: Sequence[str], progress: Step, interesting: str) -> None:
-    """Shows what the compiler is at; on failure, its last words."""
+    """Shows the compiler's progress; on failure, the end of its output."""
     environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
     process = subprocess.Popen(
         argv, cwd=MODULE, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

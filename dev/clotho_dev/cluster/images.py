@@ -24,6 +24,7 @@ from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.locks import only_one
 from clotho_dev.cluster.node import ctr, import_stream, remove_images
 from clotho_dev.cluster.state import Folder
+from clotho_dev.cluster.store import images_lock
 
 NAMES = ("operator", "api-server", "environment", "trainer")
 REGISTRY = "https://registry-1.docker.io/v2/"
@@ -38,20 +39,40 @@ def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
     """Make the cluster have these images; the tags carry the hash of everything that goes into them."""
     if folder.daemon() is None:
         raise ClusterError(f"cluster {folder.name!r} is not running; start it with `make cluster`")
-    base = None if _registry_answers() else BASE_TAG
+    base = _base()
     tags = {name: tag_of(name, base) for name in names}
     if _missing(folder, tags):
-        packages.require_root("building images")
-        packages.require(packages.IMAGES, packages.DEBIAN_BASE if base else {})
-        with only_one(cache_folder() / "images.lock", "images"):
-            if base:
-                _provide_debian_base()
+        with _building(base):
             for name, tag in _missing(folder, tags).items():
-                with _room_to_build():
+                with _scratch_space():
                     _build(name, tag, base)
                     _import(folder, name, tag)
                 _forget_older(folder, name, tag)
     return tags
+
+
+def build(names: Iterable[str] = NAMES) -> None:
+    """Ahead of a cluster, e.g. while its programs are compiled: `provide` then only has to import them."""
+    base = _base()
+    with _building(base):
+        for name in names:
+            with _scratch_space():
+                _build(name, tag_of(name, base), base)
+
+
+def _base() -> str | None:
+    """None stands for the Containerfiles' own base image, from a registry."""
+    return None if _registry_answers() else BASE_TAG
+
+
+@contextmanager
+def _building(base: str | None) -> Iterator[None]:
+    packages.require_root("building images")
+    packages.require(packages.IMAGES, packages.DEBIAN_BASE if base else {})
+    with only_one(images_lock(), "building or importing images"):
+        if base:
+            _provide_debian_base()
+        yield
 
 
 def _missing(folder: Folder, tags: dict[str, str]) -> dict[str, str]:
@@ -69,7 +90,7 @@ def tag_of(name: str, base: str | None) -> str:
 
 
 def _copied(containerfile: Path) -> list[Path]:
-    """The files that COPY lines name: the Containerfile itself says what the image depends on."""
+    """The files that COPY lines name: what the image depends on."""
     sources: list[Path] = []
     for line in re.findall(r"^COPY (.+)$", containerfile.read_text(), re.MULTILINE):
         for word in line.split()[:-1] if not line.startswith("--from=") else []:
@@ -83,7 +104,7 @@ def _registry_answers() -> bool:
         with urllib.request.urlopen(REGISTRY, timeout=REGISTRY_SECONDS):
             return True
     except urllib.error.HTTPError:
-        return True  # 401 is how a registry says hello
+        return True  # a registry answers 401 to anonymous requests
     except OSError:
         return False
 
@@ -125,13 +146,13 @@ def _build(name: str, tag: str, base: str | None) -> None:
 
 
 def _import(folder: Folder, name: str, tag: str) -> None:
-    """Hand containerd only the layers it does not have yet: the big one of the dependencies seldom changes."""
+    """Only the layers that containerd lacks: the large one with the dependencies seldom changes."""
     blobs = _scratch() / name
     with step(f"Importing image {name}") as progress:
         # `dir:` alone of buildah's formats leaves layers uncompressed.
         _stream(_buildah_argv("push", "--format=oci", "--disable-compression", tag, f"dir:{blobs}"), progress)
         known = set(ctr(folder, "content", "list", "--quiet").split())
-        progress.update("handing it to containerd")
+        progress.update("writing to containerd")
         with import_stream(folder) as archive:
             _write_thin_archive(blobs, archive, tag, known)
 
@@ -157,8 +178,8 @@ def _forget_older(folder: Folder, name: str, tag: str) -> None:
 
 
 @contextmanager
-def _room_to_build() -> Iterator[None]:
-    """What an interrupted build left goes before, what this one needed goes after."""
+def _scratch_space() -> Iterator[None]:
+    """Removes what an interrupted build left, and afterwards what this one needed."""
     _discard_leftovers()
     _scratch().mkdir(parents=True)
     try:
@@ -201,7 +222,7 @@ def _environment() -> dict[str, str]:
 
 
 def _stream(argv: list[str], progress: Step) -> None:
-    """Shows the tool's newest line; on failure, its last words."""
+    """Shows the tool's newest line; on failure, the end of its output."""
     process = subprocess.Popen(argv, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     words: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""A thin hand on kubectl, bound to one kubeconfig: what people type, with JSON answers."""
+"""kubectl bound to one kubeconfig, with JSON answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Kubectl:
         return Kubectl(self.program, self.kubeconfig, namespace)
 
     def run(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        """Standard output; a refusal is raised with kubectl's own words."""
+        """Standard output; an error is raised with kubectl's message."""
         scope = [f"--namespace={self.namespace}"] if self.namespace else []
         argv = [str(self.program), f"--kubeconfig={self.kubeconfig}", *scope, *arguments]
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)

@@ -1,4 +1,4 @@
-"""What the node profile puts into its cluster before anyone else: DNS and volumes."""
+"""What the node profile puts into its cluster before everything else: DNS and volumes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _dns_deployment(metadata: Manifest) -> Manifest:
                     "securityContext": {
                         "runAsNonRoot": True,
                         "seccompProfile": {"type": "RuntimeDefault"},
-                        # Policies see the pod's port, and everybody's policies allow 53.
+                        # Policies see the pod's port, and common policies allow 53.
                         "sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "53"}],
                     },
                     "containers": [container],

@@ -51,10 +51,9 @@ SystemdCgroup = false
 bin_dir = "{CNI_FOLDER}"
 conf_dir = "{folder.path / "cni"}"
 """
-    path = folder.path / "containerd.toml"
-    path.write_text(config)
+    folder.containerd_config.write_text(config)
     _write_network(folder)
-    return Component("containerd", ["containerd", f"--config={path}"], lambda: _ctr_works(folder))
+    return Component("containerd", ["containerd", f"--config={folder.containerd_config}"], lambda: _ctr_works(folder))
 
 
 def snapshotter(folder: Folder) -> str:

@@ -1,4 +1,4 @@
-"""Debian packages that a real node needs: installed when that is possible, otherwise the exact command is said."""
+"""Debian packages that a real node needs: installed when possible, otherwise the error has the exact command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def require_root(purpose: str) -> None:
 
 
 def require(*tables: dict[str, str]) -> None:
-    """Install what is missing, or say the command that does."""
+    """Install what is missing, or fail with the command that does."""
     missing = sorted({package for table in tables for package in _missing(table)})
     if not missing:
         return

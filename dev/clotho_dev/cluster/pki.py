@@ -86,7 +86,7 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=5))  # a clock a little behind must not lock anyone out
+            .not_valid_before(now - timedelta(minutes=5))  # for clocks that are a little behind
             .not_valid_after(now + LIFETIME)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority), critical=False)

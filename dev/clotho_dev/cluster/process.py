@@ -1,4 +1,4 @@
-"""Long-running components: start them, wait until they answer, name the one that died, stop them all."""
+"""Long-running components: start, wait for readiness, report the one that died, stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STOP_GRACE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Component:
-    """One program of the cluster, and how to tell that it serves."""
+    """One program of the cluster, with its readiness check."""
 
     name: str
     argv: Sequence[str]
@@ -82,7 +82,7 @@ class Processes:
                 raise ClusterError(f"{entry.component.name} died ({_exit(code)}){_tail(entry.log)}")
 
     def stop(self) -> None:
-        """Last started, first stopped; whoever does not go in time is killed."""
+        """In reverse order; a process that does not exit in time is killed."""
         for entry in reversed(self.running):
             with contextlib.suppress(ProcessLookupError):
                 entry.process.terminate()
@@ -97,7 +97,7 @@ class Processes:
 
 
 def die_with_parent() -> None:
-    """A killed parent must not leave components behind (Linux only; elsewhere `stop` has to do)."""
+    """A killed parent must not leave components behind (Linux only; elsewhere only `stop` ends them)."""
     os.setpgid(0, 0)  # Ctrl-C in the terminal is the parent's to handle
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,13 +1,21 @@
-"""The folder of one cluster: everything it writes, and what it says about itself while it runs."""
+"""The folder of one cluster: everything it writes, and its state while it runs."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from clotho_dev.cluster.binaries import cache_folder
+
+DEFAULT_NAME = "embedded"  # the cluster of `make cluster` and `make demo`
+
+
+def name_for_tests(clone: Path) -> str:
+    """Each clone tests on a cluster of its own, beside that of the demo and those of other clones."""
+    return f"tests-{hashlib.sha256(str(clone.resolve()).encode()).hexdigest()[:6]}"
 
 
 @dataclass(frozen=True)
@@ -29,14 +37,13 @@ class ClusterState:
 
 @dataclass(frozen=True)
 class Options:
-    """What `up` was asked for; written down so that the daemon and a later `up` agree."""
+    """What `up` was asked for; stored for the daemon and for a later `up`."""
 
     profile: str
     port: int
     gpus: int = 0
     egress: bool = False
     audit: bool = False
-    images: str = ""  # the folder of containerd's store, which a second node must not share
 
 
 class Folder:
@@ -55,7 +62,7 @@ class Folder:
 
     @property
     def inside_kubeconfig(self) -> Path:
-        """For those who live in the cluster's network namespace, where the API server has its own port."""
+        """For processes inside the cluster's network namespace, where the API server has another port."""
         return self.path / "inside.kubeconfig"
 
     @property
@@ -67,12 +74,18 @@ class Folder:
         return self.path / "volumes"
 
     @property
+    def containerd_config(self) -> Path:
+        return self.path / "containerd.toml"
+
+    @property
     def containerd_root(self) -> Path:
         """In the cache: images stay when the cluster goes, so that the next one need not import them again."""
-        return cache_folder() / "containerd"
+        return cache_folder() / "containerd" / self.name
 
-    def siblings(self) -> list[Folder]:
-        return [Folder(path.name) for path in self.path.parent.glob("*") if path.is_dir() and path.name != self.name]
+    @property
+    def lock(self) -> Path:
+        """For a process that needs the cluster to itself; beside the folder, which comes and goes."""
+        return self.path.with_name(f"{self.name}.lock")
 
     def write_options(self, options: Options) -> None:
         self._write("options.json", asdict(options))

@@ -1,4 +1,4 @@
-"""Which cluster to work on: the embedded one, kind, or whatever kubectl points at. The choice is said out loud."""
+"""Which cluster to work on: the embedded one, kind, or kubectl's current context. The choice is printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clotho_dev import REPOSITORY
 from clotho_dev.cluster import embedded, images
 from clotho_dev.cluster.console import say, step
 from clotho_dev.cluster.failure import ClusterError
-from clotho_dev.cluster.state import Folder, Options
+from clotho_dev.cluster.state import DEFAULT_NAME, Folder, Options
 from clotho_dev.ports import free_port
 
 KIND_CLUSTER = "clotho"
@@ -34,12 +34,13 @@ class Target(Protocol):
 class Embedded:
     name = "embedded"
 
-    def __init__(self, folder: Folder | None = None, options: Options | None = None) -> None:
-        self.folder = folder or Folder("embedded")
+    def __init__(self, folder: Folder | None = None, options: Options | None = None, *, bound: bool = False) -> None:
+        self.folder = folder or Folder(DEFAULT_NAME)
         self.options = options or Options("node", free_port())
+        self.bound = bound
 
     def up(self) -> Path:
-        embedded.up(self.folder, self.options)
+        embedded.up(self.folder, self.options, bound=self.bound)
         return self.folder.kubeconfig
 
     def provide_images(self, names: Iterable[str] = images.NAMES) -> Mapping[str, str]:
@@ -48,7 +49,7 @@ class Embedded:
     def down(self) -> None:
         was_there = self.folder.path.exists()
         embedded.down(self.folder)
-        say("The cluster is gone, with everything it made." if was_there else "There was no cluster.")
+        say("The cluster and everything it created are removed." if was_there else "No cluster was running.")
 
 
 class Kind:
@@ -88,7 +89,7 @@ class Kind:
 
 
 class Current:
-    """Somebody's own cluster: it is used, never created or deleted."""
+    """A cluster that exists already: it is used, never created or deleted."""
 
     name = "current"
 
@@ -109,11 +110,11 @@ class Current:
         return tags
 
     def down(self) -> None:
-        say("The current context is left as it is.")
+        say("The current context was not changed.")
 
 
 def choose(wanted: str | None) -> Target:
-    """$CLUSTER decides; else the embedded cluster where it can run, else kind. Nobody's own cluster is ever guessed."""
+    """$CLUSTER, else embedded where it can run, else kind. An existing cluster is used only when asked for."""
     if wanted == "embedded":
         return Embedded()
     if wanted == "kind":
@@ -121,16 +122,16 @@ def choose(wanted: str | None) -> Target:
     if wanted == "current":
         return Current()
     if wanted:
-        raise ClusterError(f"CLUSTER={wanted} is not known; choose one of {', '.join(CHOICES)}")
+        raise ClusterError(f"CLUSTER={wanted} is unknown; choose one of {', '.join(CHOICES)}")
     if sys.platform == "linux" and os.geteuid() == 0:
         say("CLUSTER=embedded (Linux and root: a real node on this machine; kind or current are the alternatives)")
         return Embedded()
     if shutil.which("kind") and _docker_runs():
-        say("CLUSTER=kind (Docker and kind are here; sudo would give the embedded cluster)")
+        say("CLUSTER=kind (Docker and kind are installed; with sudo the embedded cluster is used)")
         return Kind()
     raise ClusterError(
         "no cluster can be started: run as root on Linux for the embedded one (sudo make ...), install Docker and kind,"
-        " or say CLUSTER=current to use the cluster that kubectl points at"
+        " or set CLUSTER=current to use kubectl's current context"
     )
 
 

@@ -1,4 +1,4 @@
-"""A pool of local volumes: one that its claim has left is emptied and offered again."""
+"""A pool of local volumes: a released one is emptied and becomes available again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def offer(folder: Path) -> list[Manifest]:
 
 
 def recycle(kubectl: Kubectl, folder: Path) -> None:
-    """Runs as long as the cluster does, woken by the API server's watch, which ends now and then."""
+    """Runs as long as the cluster; the API server ends its watch now and then."""
     argv = [str(kubectl.program), f"--kubeconfig={kubectl.kubeconfig}", "get", "persistentvolumes", "--watch"]
     while True:
         with subprocess.Popen(
@@ -37,7 +37,7 @@ def _offer_again(kubectl: Kubectl, name: str, folder: Path) -> None:
 
 
 def _is_released(kubectl: Kubectl, name: str) -> bool:
-    """The watch may tell of one release twice, and late: by then the volume can hold somebody else's data."""
+    """The watch may report one release twice, and late: by then the volume can hold another claim's data."""
     phase: str = kubectl.get(f"persistentvolume/{name}")["status"]["phase"]
     return phase == "Released"
 

@@ -28,7 +28,7 @@ def run(*argv: str) -> str:
 
 
 def traces(folder: Folder) -> dict[str, object]:
-    """All that the kernel of this machine could still know of a cluster."""
+    """Everything of a cluster that the kernel of this machine could still hold."""
     commands = [path / "cmdline" for path in Path("/proc").iterdir() if path.name.isdigit()]
     return {
         "mounts": sorted(line for line in Path("/proc/mounts").read_text().splitlines() if str(folder.path) in line),
@@ -93,11 +93,11 @@ def test_dead_component_is_named_with_the_end_of_its_log(cluster_command: list[s
         os.kill(int(victim), signal.SIGKILL)
         status = [*cluster_command, "status", "--name", folder.name]
         for _ in range(100):
-            told = subprocess.run(status, capture_output=True, text=True, check=False)
-            if told.returncode != 0:
+            shown = subprocess.run(status, capture_output=True, text=True, check=False)
+            if shown.returncode != 0:
                 break
-        assert told.returncode == 1
-        assert "kube-scheduler died (killed by SIGKILL); the end of" in told.stdout
+        assert shown.returncode == 1
+        assert "kube-scheduler died (killed by SIGKILL); the end of" in shown.stdout
     finally:
         run(*cluster_command, "down", "--name", folder.name)
 

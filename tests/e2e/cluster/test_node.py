@@ -93,7 +93,7 @@ def test_default_deny_blocks_and_allow_rule_opens(pods: Pods) -> None:
     policy["spec"] |= {"ingress": [{"from": [{"podSelector": {"matchLabels": {"role": "client"}}}]}]}
     pods.kubectl.apply(policy)
     assert pods.execute("client", until_fetched("server")) == "200"
-    assert pods.run("stranger", fetch("server")) != "200"
+    assert pods.run("unlabelled", fetch("server")) != "200"
 
 
 def until_refused(host: str) -> str:
@@ -107,7 +107,7 @@ for attempt in range(30):
 
 
 def test_nothing_outside_can_be_reached(pods: Pods) -> None:
-    documentation_address = "198.51.100.1"  # nobody's: the packet must die on this machine
+    documentation_address = "198.51.100.1"  # reserved: the packet must not leave this machine
     assert pods.run("explorer", fetch(documentation_address)) != "200"
 
 
