@@ -5,70 +5,93 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clotho_dev.cluster import chart
 from clotho_dev.cluster.kubectl import Kubectl
 from e2e.product.books import Books
+from e2e.product.pod_watch import PodWatch
 from e2e.product.runs import Object, Runs, letters, step_of
 from rig.pods import Pods
 
 STEPS = 160
 
 
-def delete_pod(runs: Runs, component: str) -> Callable[[], None]:
-    def strike() -> None:
-        pod = runs.pods("tough", component)[0]["metadata"]["name"]
-        runs.kubectl.run("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+@dataclass
+class Killer:
+    """Destroys one component of a run at a time, and records what it destroyed."""
 
-    return strike
+    runs: Runs
+    run: str
+    killed: list[str] = field(default_factory=list)  # uids of pods, one for each kill
+
+    def delete_pod(self, component: str) -> None:
+        pod = self._pod(component)
+        self.runs.kubectl.run(
+            "delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false"
+        )  # fmt: skip
+        self.killed.append(pod["metadata"]["uid"])
+
+    def kill_process(self, component: str) -> None:
+        """As the kernel's OOM killer would: SIGKILL to the first process of the pod's container."""
+        pod = self._pod(component)
+        (container,) = pod["status"]["containerStatuses"]
+        group = container["containerID"].removeprefix("containerd://")
+        os.kill(min(_processes(group)), signal.SIGKILL)
+        self.killed.append(pod["metadata"]["uid"])
+
+    def _pod(self, component: str) -> Object:
+        (pod,) = self.runs.pods(self.run, component)
+        return pod
 
 
-def kill_process(module: str) -> Callable[[], None]:
-    """As the kernel's OOM killer would: the container's first process goes without a word."""
-
-    def strike() -> None:
-        victims = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if _runs(path, module)]
-        assert victims, f"no process runs {module}"
-        os.kill(min(victims), signal.SIGKILL)
-
-    return strike
+def _processes(group: str) -> list[int]:
+    """Of one container, whose control group carries its id; pods of other clusters and runs have other ids."""
+    found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cgroup") if group in _text(path)]
+    assert found, f"no process in container {group}"
+    return found
 
 
-def _runs(cmdline: Path, module: str) -> bool:
+def _text(path: Path) -> str:
     try:
-        words = cmdline.read_bytes().split(b"\0")
-        group = (cmdline.parent / "cgroup").read_text()
+        return path.read_text()
     except OSError:
-        return False
-    return module.encode() in words and "clotho-embedded" in group
+        return ""
 
 
-def test_run_survives_the_loss_of_everything_in_turn(runs: Runs, kubectl: Kubectl, python_image: str) -> None:
+def test_run_survives_the_loss_of_each_component(runs: Runs, kubectl: Kubectl, python_image: str) -> None:
     operators = kubectl.in_namespace(chart.NAMESPACE)
     run = letters("tough", steps=STEPS, restarts={"limit": 10, "backoffSeconds": 0})
     run["spec"]["training"]["checkpoint"] = {"everySteps": 5, "keep": 2}
     runs.kubectl.apply(run)
+    killer = Killer(runs, "tough")
     strikes: list[tuple[str, Callable[[], None], str]] = [
-        ("trainer", delete_pod(runs, "trainer"), "A pod of the trainer was gone"),
-        ("API server", delete_pod(runs, "api-server"), "A pod of the API server was gone"),
-        ("environment", delete_pod(runs, "environment"), "A pod of environment letters was gone"),
+        ("trainer", lambda: killer.delete_pod("trainer"), "A pod of the trainer was gone"),
+        ("API server", lambda: killer.delete_pod("api-server"), "A pod of the API server was gone"),
+        ("environment", lambda: killer.delete_pod("environment"), "A pod of environment letters was gone"),
         ("operator", lambda: _delete_operator(operators), ""),
-        ("trainer's process", kill_process("clotho_trainer"), "exit code 137"),
-        ("API server's process", kill_process("clotho_api_server"), "exit code 137"),
+        ("trainer's process", lambda: killer.kill_process("trainer"), "exit code 137"),
+        ("API server's process", lambda: killer.kill_process("api-server"), "exit code 137"),
     ]
     acknowledged: dict[str, int] = {}  # by environment pod
-    for title, strike, words in strikes:
-        before = step_of(runs.wait("tough", "training", _is_training))
-        acknowledged |= _acknowledged(runs)
-        told = len(_restart_events(runs))
-        strike()
-        if words:
-            _wait_for_news(runs, told, words)
-        after = runs.wait_for_step("tough", min(before + 10, STEPS))
-        print(f"{title} lost at step {before}; now at {step_of(after)}, restarts {after['status'].get('restarts', 0)}")
+    selector = "app.kubernetes.io/instance=tough,app.kubernetes.io/component=trainer"
+    with PodWatch(runs.kubectl, selector) as trainers:
+        for title, strike, words in strikes:
+            before = step_of(runs.wait("tough", "training", _is_training))
+            acknowledged |= _acknowledged(runs)
+            known = len(_restart_events(runs))
+            strike()
+            if words:
+                _wait_for_event(runs, known, words)
+            after = runs.wait_for_step("tough", min(before + 10, STEPS))
+            restarts = after["status"].get("restarts", 0)
+            print(f"{title} lost at step {before}; now at {step_of(after)}, restarts {restarts}")
+        done = runs.wait_for_phase("tough", "Completed", "Failed")
 
-    done = runs.wait_for_phase("tough", "Completed", "Failed")
+    assert len(set(killer.killed)) == 5, "five pods were destroyed, none of them twice"
+    assert len(trainers.pods()) == 3, "the first trainer and one for each of the two that were killed"
+    assert trainers.most_at_once() == 1, "two trainers never share a run"
     status = done["status"]
     assert status["phase"] == "Completed", status["message"]
     assert status["results"]["step"] == STEPS
@@ -81,18 +104,16 @@ def test_run_survives_the_loss_of_everything_in_turn(runs: Runs, kubectl: Kubect
 
 
 def _check_restarts(runs: Runs, status: Object) -> None:
-    parts = status["components"]
-    counts = {name: parts[name].get("restarts", 0) for name in ("trainer", "apiServer")}
-    counts["environment"] = parts["environments"][0].get("restarts", 0)
-    assert counts["trainer"] >= 2, "deleted once, killed once"
-    assert counts["apiServer"] >= 2, "deleted once, killed once"
-    assert counts["environment"] >= 1
+    components = status["components"]
+    counts = {name: components[name].get("restarts", 0) for name in ("trainer", "apiServer")}
+    counts["environment"] = components["environments"][0].get("restarts", 0)
+    assert counts == {"trainer": 2, "apiServer": 2, "environment": 1}, "one restart for each kill"
     assert status["attempt"] == 1 + counts["trainer"]
     assert status["restarts"] == sum(counts.values()) == len(_restart_events(runs))
 
 
 def _check_books(runs: Runs, reader: Pods, acknowledged: int, run: Object) -> None:
-    """What environments were told is on disk is trained once, or still waits."""
+    """A group that was acknowledged to an environment is trained once, or still waits."""
     (pod,) = runs.pods("tough", "api-server")
     claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if _is_claim(volume)]
     runs.kubectl.run("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=120s", timeout=130)
@@ -110,7 +131,7 @@ def _is_claim(volume: Object) -> bool:
 
 
 def _acknowledged(runs: Runs) -> dict[str, int]:
-    """How many groups each environment pod says that the API server has taken, by the pods' uids."""
+    """How many groups each environment pod has had acknowledged, by the pods' uids."""
     counts = {}
     for pod in runs.pods("tough", "environment"):
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
@@ -121,8 +142,8 @@ def _acknowledged(runs: Runs) -> dict[str, int]:
     return counts
 
 
-def _wait_for_news(runs: Runs, known: int, words: str) -> None:
-    runs.wait("tough", f"told of: {words}", lambda _: any(words in news for news in _restart_events(runs)[known:]))
+def _wait_for_event(runs: Runs, known: int, words: str) -> None:
+    runs.wait("tough", f"restarted: {words}", lambda _: any(words in text for text in _restart_events(runs)[known:]))
 
 
 def _restart_events(runs: Runs) -> list[str]:
