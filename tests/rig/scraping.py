@@ -1,4 +1,4 @@
-"""A Prometheus that scrapes what the chart says, through the API server: the network of pods is not ours.
+"""A Prometheus that scrapes what the chart configures, through the API server: the network of pods is not ours.
 
 Debian builds it without discovery in Kubernetes, so the tests write down what that would find.
 """
@@ -48,7 +48,7 @@ class Prometheus:
         self._process.wait(30)
 
     def discover(self, kubectl: Kubectl) -> None:
-        """Tell it of all pods and Services of the namespace, with the labels that Kubernetes discovery gives."""
+        """Give it all pods and Services of the namespace, with the labels that Kubernetes discovery gives."""
         pods, services = kubectl.get("pods")["items"], kubectl.get("services")["items"]
         targets = {
             "pods": [target for pod in pods for target in pod_targets(pod)],
@@ -142,6 +142,7 @@ def job(monitor: Json, endpoint: Json, folder: Path, through: list[Json]) -> Jso
     ]
     return {
         "honor_labels": endpoint.get("honorLabels", False),
+        "sample_limit": monitor["spec"].get("sampleLimit", 0),
         "file_sd_configs": [{"files": [str(folder / f"{source}s.json")]}],
         "relabel_configs": [*chosen, _keep(port, endpoint["port"]), *usual, *given, *through],
     }

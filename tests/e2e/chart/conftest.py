@@ -23,7 +23,7 @@ def release_namespace(kubectl: Kubectl) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def values(embedded: Embedded, release_namespace: str) -> tuple[str, ...]:
-    """Our own images, and this namespace alone: other operators may be at work in the cluster."""
+    """Our own images, and this namespace alone: other operators may run in the cluster."""
     tags: Mapping[str, str] = embedded.provide_images()
     return (
         *(f"images.{IMAGE_KEYS[name]}={tag}" for name, tag in tags.items()),

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes operator, API server, trainer and environment as the chart says; no panel stays empty."""
+"""A real Prometheus scrapes every component with the chart's monitors; no panel stays empty."""
 
 import json
 import re

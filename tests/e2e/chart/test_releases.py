@@ -1,4 +1,4 @@
-"""Install, upgrade and roll back while a run is training: it goes on in the same pods."""
+"""Install, upgrade and roll back while a run is training: it continues in the same pods."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_the_release_tests_itself(helm: Helm, running: ExampleRun) -> None:
 
 
 @pytest.mark.parametrize("change", ["upgrade", "rollback"])
-def test_a_live_run_goes_on(helm: Helm, running: ExampleRun, values: tuple[str, ...], change: str) -> None:
+def test_a_live_run_continues(helm: Helm, running: ExampleRun, values: tuple[str, ...], change: str) -> None:
     pods, step = running.pods(), running.step()
     if change == "upgrade":
         helm.upgrade(CHART, *values, "replicas=2", "settings.log.level=debug")

@@ -1,4 +1,4 @@
-"""What Flux, Helm and Argo CD make of a run at every phase of its life; and nobody fights over a field."""
+"""What Flux, Helm and Argo CD make of a run at every phase of its life; and no two managers own one field."""
 
 import asyncio
 import json

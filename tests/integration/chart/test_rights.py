@@ -82,7 +82,7 @@ async def live_through_everything(cluster: ClusterAccess, kubelet: FakeKubelet) 
     await cluster.until("restarted", lambda run: run["status"].get("restarts", 0) > 0, "r")
     await cluster.until_phase("Running", "r")
     await cluster.change_run("r", training={"steps": 200})
-    await cluster.until("told of more steps", lambda run: run["status"]["observedGeneration"] == 2, "r")
+    await cluster.until("updated with more steps", lambda run: run["status"]["observedGeneration"] == 2, "r")
     kubelet.progress = FINISHED
     await cluster.until_phase("Completed", "r")
     await cluster.change_run("r", ttlSecondsAfterFinished=0)

@@ -140,6 +140,13 @@ def test_monitoring_is_off_by_default(render: Render) -> None:
     assert extra <= kinds(on).keys()
 
 
+def test_samples_of_a_pod_are_limited(render: Render) -> None:
+    """Environments run untrusted code: one pod must not fill Prometheus."""
+    on = "monitoring.podMonitor.enabled=true"
+    assert one(render(on), "PodMonitor")["spec"]["sampleLimit"] == 5000
+    assert one(render(on, "monitoring.podMonitor.sampleLimit=2000000"), "PodMonitor")["spec"]["sampleLimit"] == 2000000
+
+
 def test_alerts_link_to_their_runbook(render: Render) -> None:
     rules = one(render("monitoring.alerts.enabled=true"), "PrometheusRule")["spec"]["groups"]
     links = [rule["annotations"]["runbook_url"] for group in rules for rule in group["rules"]]
