@@ -1,7 +1,8 @@
-"""Each image installs exactly what the lock file says, and nothing of the others or of our own tools."""
+"""Each image installs exactly what the lock file lists, and nothing of the others or of our own tools."""
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterator
@@ -57,3 +58,49 @@ def test_requirements_follow_the_lock_file(image: str) -> None:
 @pytest.mark.parametrize("image", ["operator", "api-server", "environment"])
 def test_only_the_trainer_has_torch(image: str) -> None:
     assert not {"torch", "trl", "peft"} & closure(EXTRAS[image])
+
+
+SOURCES = {
+    "agent": ["operator/clotho"],
+    "operator": ["operator/clotho"],
+    "api-server": ["images/api-server"],
+    "trainer": ["images/trainer"],
+    "trainer-tinker": ["images/trainer"],
+    "environment": ["images/environment"],
+    "environment-reasoning-gym": ["images/environment"],
+    "environment-verifiers": ["images/environment"],
+}
+MODULES = {"pyyaml": "yaml"}  # where it is not the package's name
+
+
+@pytest.mark.parametrize("extra", SOURCES)
+def test_every_dependency_is_imported(extra: str) -> None:
+    """What no line imports is a package too many in an image."""
+    named = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]
+    packages = {re.split(r"[\[=<>~!]", need)[0] for need in named} - {"clotho"}
+    imported = {module for folder in SOURCES[extra] for module in imports(REPOSITORY / folder)}
+    assert {name for name in packages if MODULES.get(name, name).replace("-", "_") not in imported} == set()
+
+
+def imports(folder: Path) -> Iterator[str]:
+    """The first part of every module that is imported, at whatever place."""
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0]
+
+
+CONTAINERFILES = sorted((REPOSITORY / "images").glob("*/Containerfile"))
+
+
+@pytest.mark.parametrize("containerfile", CONTAINERFILES, ids=lambda path: path.parent.name)
+def test_base_image_is_pinned_by_digest(containerfile: Path) -> None:
+    (base,) = re.findall(r"^ARG BASE=(\S+)$", containerfile.read_text(), re.MULTILINE)
+    assert re.fullmatch(r"docker\.io/library/python:3\.12\.\d+-slim-bookworm@sha256:[0-9a-f]{64}", base)
+    assert set(re.findall(r"^FROM (\S+)", containerfile.read_text(), re.MULTILINE)) == {"${BASE}"}
+
+
+def test_all_images_share_one_base() -> None:
+    assert len({re.search(r"^ARG BASE=(\S+)$", path.read_text(), re.MULTILINE)[1] for path in CONTAINERFILES}) == 1  # type: ignore[index]
