@@ -1,4 +1,4 @@
-"""Small Python pods under `restricted` Pod Security, through which a test looks at the cluster from the inside."""
+"""Small Python pods under `restricted` Pod Security, in which tests run checks inside the cluster."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ class Pods:
         self.kubectl.apply(python_pod(name, self.image, code, labels=labels, claim=claim))
         over = "--for=jsonpath={.status.containerStatuses[0].state.terminated}"
         self.kubectl.run("wait", f"pod/{name}", over, "--timeout=60s", timeout=70)
-        said = self.kubectl.run("logs", name).strip()
+        output = self.kubectl.run("logs", name).strip()
         (ended,) = self.kubectl.get(f"pod/{name}")["status"]["containerStatuses"]
-        assert ended["state"]["terminated"]["exitCode"] == 0, said
-        return said
+        assert ended["state"]["terminated"]["exitCode"] == 0, output
+        return output
 
     def execute(self, name: str, code: str) -> str:
         return self.kubectl.run("exec", name, "--", "python3", "-c", code, timeout=90).strip()

@@ -1,4 +1,4 @@
-"""TrainingRuns as a person handles them: apply, look, wait, and a sentence when the wait is in vain."""
+"""TrainingRuns as users handle them: apply, read, wait, with a clear failure when a wait times out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent takes an environment from a file to trained weights with the ten tools; keys are seen by nobody."""
+"""An agent takes an environment from a file to trained weights with the ten tools; keys never appear anywhere."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def clotho(runs: Runs, embedded: Embedded) -> Program:
 
 @pytest.fixture
 def models(runs: Runs, python_image: str) -> Iterator[str]:
-    """An OpenAI-compatible server in the namespace that wants the key; its pod has it from the Secret."""
+    """An OpenAI-compatible server in the namespace that requires the key; its pod has it from the Secret."""
     for name, key in (("keys", "OPENAI_API_KEY"), ("wandb", "WANDB_API_KEY")):
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {key: KEYS[key]}}
         runs.kubectl.apply(secret)
@@ -116,9 +116,9 @@ async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, 
     runs.kubectl.run("wait", "environment/letters", "--for=condition=Ready", "--timeout=120s", timeout=130)
 
     program, *words = clotho.argv("mcp", "--base", base, "--test-secret", "keys", "--test-base-url", models)
-    said = (tmp_path / "server.log").open("w+")
+    log = (tmp_path / "server.log").open("w+")
     server = stdio_client(
-        StdioServerParameters(command=program, args=words, env={**os.environ, "PYTHONPATH": SOURCES}), errlog=said
+        StdioServerParameters(command=program, args=words, env={**os.environ, "PYTHONPATH": SOURCES}), errlog=log
     )
     async with Client(server) as client:
         agent = Agent(client)
@@ -155,9 +155,9 @@ async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, 
     clotho("run", "export", run, "--to", str(tmp_path / "weights"))
     assert (tmp_path / "weights" / "adapter_model.safetensors").stat().st_size > 0
     assert "trainer" in clotho("run", "logs", run, "--component", "trainer", "--tail", "3")
-    said.seek(0)
+    log.seek(0)
     leaks += [f"answer {number}" for number, text in enumerate(agent.heard) if shows(text, KEYS.values())]
-    leaks += ["the server's log"] * shows(said.read(), KEYS.values())
+    leaks += ["the server's log"] * shows(log.read(), KEYS.values())
     assert leaks == []
 
 
@@ -171,7 +171,7 @@ def wait_for_evaluation(runs: Runs, run: str) -> None:
 
 
 def places_that_show(kubectl: Kubectl, keys: Any) -> list[str]:
-    """Manifests, statuses, events, logs and command lines: nobody knows beforehand where a key might turn up."""
+    """Manifests, statuses, events, logs and command lines: a key might turn up anywhere."""
     kinds = "trainingruns,environments,inferencetests,trainingpolicies,pods,services,configmaps,networkpolicies,events"
     items = kubectl.get(f"{kinds},persistentvolumeclaims")["items"]
     items += kubectl.get("secrets", "--selector=app.kubernetes.io/part-of=clotho")["items"]

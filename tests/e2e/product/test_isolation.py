@@ -1,4 +1,4 @@
-"""An environment runs code from strangers: from inside its pod, there is nothing to find and nowhere to go."""
+"""An environment runs untrusted code: its pod has no credentials but its own and reaches nothing beyond its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stop, suspend, resume, delete, expiry, neighbours, and a node that cannot give what is asked for."""
+"""Stop, suspend, resume, delete, expiry, two namespaces, and a node without the requested resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_stop_saves_a_checkpoint_and_ends_all_pods(runs: Runs) -> None:
     assert condition(run, "Ready") != "True"
 
 
-def test_suspended_run_goes_on_from_its_checkpoint(runs: Runs) -> None:
+def test_suspended_run_resumes_from_its_checkpoint(runs: Runs) -> None:
     runs.kubectl.apply(letters("napping", steps=40))
     runs.wait_for_step("napping", 3)
     runs.patch("napping", {"suspend": True})
@@ -61,10 +61,12 @@ def test_two_namespaces_at_once(runs: Runs, elsewhere: Runs) -> None:
         assert where.wait_for_phase("same-name", "Completed", "Failed")["status"]["phase"] == "Completed"
 
 
-def test_missing_gpu_is_said_in_the_scheduler_s_words(runs: Runs) -> None:
+def test_missing_gpu_is_reported_with_the_schedulers_message(runs: Runs) -> None:
     run = letters("hungry")
     run["spec"]["trainer"]["gpus"] = 1
     runs.kubectl.apply(run)
-    told = runs.wait("hungry", "told why it waits", lambda run: "gpu" in run.get("status", {}).get("message", ""))
-    assert "nvidia.com/gpu" in told["status"]["message"]
-    assert condition(told, "Ready") == "False"
+    waiting = runs.wait(
+        "hungry", "waiting with a reason", lambda run: "gpu" in run.get("status", {}).get("message", "")
+    )
+    assert "nvidia.com/gpu" in waiting["status"]["message"]
+    assert condition(waiting, "Ready") == "False"

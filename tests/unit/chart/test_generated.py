@@ -40,7 +40,7 @@ def exported_names() -> set[str]:
 
 
 def no_state() -> Any:
-    raise AssertionError("nobody asks for values")
+    raise AssertionError("values are never read")
 
 
 def expressions() -> list[tuple[str, str]]:
