@@ -62,7 +62,6 @@ def test_only_the_trainer_has_torch(image: str) -> None:
 
 SOURCES = {
     "agent": ["operator/clotho"],
-    "operator": ["operator/clotho"],
     "api-server": ["images/api-server"],
     "trainer": ["images/trainer"],
     "trainer-tinker": ["images/trainer"],

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from clotho_dev.cluster import download, packages, target
+from clotho_dev.cluster.background import BackgroundBuild
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.state import Folder
 
@@ -74,7 +75,7 @@ def test_port_taken(environment: dict[str, str]) -> None:
 
 def test_unknown_cluster(environment: dict[str, str]) -> None:
     done = cluster(environment | {"CLUSTER": "minikube"}, "up")
-    assert_one_clear_line(done, "CLUSTER=minikube is not known", "embedded, kind, current")
+    assert_one_clear_line(done, "CLUSTER=minikube is unknown", "embedded, kind, current")
 
 
 def test_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,3 +172,13 @@ def test_state_of_a_daemon_from_before_a_reboot_is_not_believed(
     record = folder.path / "daemon.json"
     record.write_text(record.read_text().replace('"started": "', '"started": "another-boot-'))
     assert folder.daemon() is None
+
+
+def test_failed_build_in_the_background_is_reported_with_its_reason(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    building = BackgroundBuild()
+    with pytest.raises(ClusterError, match=r"packages are missing: .*buildah.*the whole output is in"):
+        building.wait()
