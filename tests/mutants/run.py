@@ -1,7 +1,7 @@
 """Applies each mutation of the catalogue to a copy of the repository and runs the tests that must notice it.
 
-    python tests/mutants/run.py                 all of them; exits with 1 when a mutant survives
-    python tests/mutants/run.py --match lease   those whose defect or file contains the word
+python tests/mutants/run.py                 all of them; exits with 1 when a mutant survives
+python tests/mutants/run.py --match lease   those whose defect or file contains the word
 """
 
 from __future__ import annotations

@@ -1,0 +1,282 @@
+"""The deliberate defects: each could pass a review, in code whose errors lose work or cross a trust boundary."""
+
+from __future__ import annotations
+
+from mutants.mutation import Mutation
+
+_RUN = "operator/clotho/plan/run"
+_RUN_TESTS = ("tests/unit/plan",)
+_RENDER_TESTS = ("tests/unit/render",)
+_LEDGER = "images/api-server/clotho_api_server/state/ledger.py"
+_LEDGER_TESTS = ("tests/unit/api_server",)
+_TRAINING = "images/trainer/clotho_trainer/training"
+_TRAINER_TESTS = ("tests/unit/trainer/test_batch.py", "tests/unit/trainer/test_loop.py")
+
+PLAN = (
+    Mutation(
+        "one restart more than the budget allows",
+        f"{_RUN}/restarts.py",
+        "record.failures >= budget.limit",
+        "record.failures > budget.limit",
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "replicas that fail together count as several incidents",
+        f"{_RUN}/restarts.py",
+        "if record.retries:",
+        "if False and record.retries:",
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "pods are deleted before their retry is due",
+        f"{_RUN}/restarts.py",
+        "if retry.at <= situation.now:",
+        "if True:",
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "a run completes when its trainer exits, whatever the step",
+        f"{_RUN}/completion.py",
+        'words.reason == "Finished" and (words.step or 0) >= wanted',
+        'words.reason == "Finished"',
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "a run completes before the final checkpoint is written",
+        f"{_RUN}/completion.py",
+        'progress.state == "finished" and progress.step >= wanted',
+        "progress.step >= wanted",
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "the trainer stops before the environments",
+        f"{_RUN}/stop.py",
+        "(components.environments, (components.trainer,), (components.api_server,))",
+        "((components.trainer,), components.environments, (components.api_server,))",
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "a suspended run ends as stopped",
+        f"{_RUN}/stop.py",
+        '"Stopped" if situation.run.spec.stop else "Suspended"',
+        '"Stopped"',
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "pods that are being deleted are deleted again",
+        f"{_RUN}/stop.py",
+        "for _, pod in stage if not pod.is_terminating",
+        "for _, pod in stage",
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "a completed run deletes itself one pass late",
+        f"{_RUN}/plan.py",
+        "is_expired = expiry is not None and expiry <= situation.now",
+        "is_expired = expiry is not None and expiry < situation.now",
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "a stall is reported before stall.afterSeconds",
+        f"{_RUN}/stall.py",
+        "if situation.now < due:",
+        "if False:",
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "a stall is reported as new in every reconcile",
+        f"{_RUN}/stall.py",
+        "before.since == moved",
+        "before.since != moved",
+        _RUN_TESTS,
+    ),
+    Mutation(
+        "the deadline counts from the creation of nothing",
+        f"{_RUN}/deadline.py",
+        "run.spec.deadline_seconds is None or run.status.start_time is None",
+        "True",
+        _RUN_TESTS,
+    ),
+)
+
+RENDER = (
+    Mutation(
+        "a retained claim is deleted with its run",
+        "operator/clotho/render/objects.py",
+        "owned=not is_retained",
+        "owned=True",
+        _RENDER_TESTS,
+    ),
+    Mutation(
+        "the network policy restricts ingress only",
+        "operator/clotho/render/objects.py",
+        '"policyTypes": ["Ingress", "Egress"]',
+        '"policyTypes": ["Ingress"]',
+        _RENDER_TESTS,
+    ),
+    Mutation(
+        "environments may send to any port 53",
+        "operator/clotho/render/objects.py",
+        '"to": [cluster_dns, node_local_dns],',
+        "",
+        _RENDER_TESTS,
+    ),
+)
+
+LEADER = (
+    Mutation(
+        "a silent holder is replaced at once",
+        "operator/clotho/cluster/lease.py",
+        "return unchanged_for >= (record.lease_duration_seconds or 0)",
+        "return True",
+        ("tests/unit/cluster/test_lease_rules.py",),
+    ),
+    Mutation(
+        "a leader writes for the full lease, without a margin",
+        "operator/clotho/cluster/lease.py",
+        "self._held_until = started + self._times.renew_within",
+        "self._held_until = started + self._times.duration",
+        ("tests/unit/cluster",),
+    ),
+    Mutation(
+        "a leader counts its lease from the answer, not from the request",
+        "operator/clotho/cluster/lease.py",
+        "self._held_until = started +",
+        "self._held_until = self._clock() +",
+        ("tests/unit/cluster",),
+    ),
+    Mutation(
+        "an older state replaces a newer one in the cache",
+        "operator/clotho/cluster/cache.py",
+        "if known is not None and not _is_newer(metadata, known.metadata):",
+        "if False:",
+        ("tests/unit/cluster/test_cache.py",),
+    ),
+)
+
+LEDGER = (
+    Mutation(
+        "a trained batch is lost when the trainer returns to an older checkpoint",
+        _LEDGER,
+        '"NOT plain AND step > ?"',
+        '"NOT plain AND step > ? + 1"',
+        _LEDGER_TESTS,
+    ),
+    Mutation(
+        "groups are forgotten one step before the checkpoint that holds them",
+        _LEDGER,
+        '"step <= ?", step',
+        '"step <= ?", step + 1',
+        _LEDGER_TESTS,
+    ),
+    Mutation(
+        "an expired lease is never delivered again",
+        _LEDGER,
+        "self._deadlines.setdefault(lease_id, full_time) <= now",
+        "self._deadlines.setdefault(lease_id, full_time) < 0",
+        _LEDGER_TESTS,
+    ),
+    Mutation(
+        "a repeated group is counted twice",
+        _LEDGER,
+        "return Enqueued(receipt, ())",
+        "pass",
+        _LEDGER_TESTS,
+    ),
+    Mutation(
+        "the newest batch is leased first",
+        _LEDGER,
+        "WHERE state = 'returned' ORDER BY id LIMIT 1",
+        "WHERE state = 'returned' ORDER BY id DESC LIMIT 1",
+        _LEDGER_TESTS,
+    ),
+    Mutation(
+        "groups are dropped one step before they are stale",
+        _LEDGER,
+        "version is not None and version < oldest",
+        "version is not None and version <= oldest",
+        _LEDGER_TESTS,
+    ),
+    Mutation(
+        "a batch is filled past its size",
+        "images/api-server/clotho_api_server/state/batching.py",
+        "if group.id in taken or group.size > room:",
+        "if group.id in taken:",
+        _LEDGER_TESTS,
+    ),
+    Mutation(
+        "an environment's minimum is ignored",
+        "images/api-server/clotho_api_server/state/batching.py",
+        "    if owing:\n",
+        "    if False:\n",
+        _LEDGER_TESTS,
+    ),
+)
+
+TRAINING = (
+    Mutation(
+        "a group exactly maxStaleness steps old is dropped",
+        f"{_TRAINING}/batch.py",
+        "if limit and age > limit:",
+        "if limit and age >= limit:",
+        _TRAINER_TESTS,
+    ),
+    Mutation(
+        "advantages are not centred",
+        f"{_TRAINING}/batch.py",
+        "np.asarray(group, np.float64) - np.mean(group) for group in scores",
+        "np.asarray(group, np.float64) for group in scores",
+        _TRAINER_TESTS,
+    ),
+    Mutation(
+        "the deviation is that of a population",
+        f"{_TRAINING}/batch.py",
+        "scores.std(ddof=1)",
+        "scores.std(ddof=0)",
+        _TRAINER_TESTS,
+    ),
+    Mutation(
+        "tokens of the environment are trained",
+        f"{_TRAINING}/batch.py",
+        "trained=trained[start:],",
+        "trained=np.ones_like(trained[start:]),",
+        _TRAINER_TESTS,
+    ),
+    Mutation(
+        "an override that zeroes the advantage is ignored",
+        f"{_TRAINING}/batch.py",
+        "override is not None and override.set_advantage_to_zero",
+        "False",
+        _TRAINER_TESTS,
+    ),
+    Mutation(
+        "stale groups are not counted",
+        f"{_TRAINING}/loop.py",
+        'self._board.dropped_groups.labels("stale").inc()',
+        "pass",
+        _TRAINER_TESTS,
+    ),
+    Mutation(
+        "warm-up begins at a learning rate of zero",
+        f"{_TRAINING}/schedule.py",
+        "return (step + 1) / (warmup + 1)",
+        "return step / (warmup + 1)",
+        ("tests/unit/trainer",),
+    ),
+    Mutation(
+        "epsilonHigh is ignored",
+        f"{_TRAINING}/local/grpo.py",
+        "high = loss.epsilon_high",
+        "high = None",
+        ("tests/integration/trainer/test_objective.py",),
+    ),
+    Mutation(
+        "micro-batches of different sizes weigh the same",
+        f"{_TRAINING}/local/grpo.py",
+        "return len(rows) * micro_batches / total_rows",
+        "return 1.0",
+        ("tests/integration/trainer/test_objective.py",),
+    ),
+)
+
+CATALOGUE = (*PLAN, *RENDER, *LEADER, *LEDGER, *TRAINING)
