@@ -5,10 +5,10 @@ from __future__ import annotations
 from mutants.mutation import Mutation
 
 _RUN = "operator/clotho/plan/run"
-_RUN_TESTS = ("tests/unit/plan",)
+_RUN_TESTS = ("tests/unit/plan/run",)
 _RENDER_TESTS = ("tests/unit/render",)
 _LEDGER = "images/api-server/clotho_api_server/state/ledger.py"
-_LEDGER_TESTS = ("tests/unit/api_server",)
+_LEDGER_TESTS = ("tests/unit/api_server/test_ledger.py", "tests/unit/api_server/test_batching.py")
 _TRAINING = "images/trainer/clotho_trainer/training"
 _TRAINER_TESTS = ("tests/unit/trainer/test_batch.py", "tests/unit/trainer/test_loop.py")
 
@@ -136,14 +136,14 @@ LEADER = (
         "operator/clotho/cluster/lease.py",
         "self._held_until = started + self._times.renew_within",
         "self._held_until = started + self._times.duration",
-        ("tests/unit/cluster",),
+        ("tests/unit/cluster/test_lease_rules.py",),
     ),
     Mutation(
         "a leader counts its lease from the answer, not from the request",
         "operator/clotho/cluster/lease.py",
         "self._held_until = started +",
         "self._held_until = self._clock() +",
-        ("tests/unit/cluster",),
+        ("tests/unit/cluster/test_lease_rules.py",),
     ),
     Mutation(
         "an older state replaces a newer one in the cache",
