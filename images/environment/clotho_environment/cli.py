@@ -20,12 +20,12 @@ from clotho_contract.names import (
     CONFIG_VARIABLE,
     ENVIRONMENT_STATUS_PORT,
     ENVIRONMENT_VARIABLE,
-    TOKEN_VARIABLE,
     TOKENIZER_PATH,
     TOKENIZER_VARIABLE,
 )
 from clotho_contract.termination import Termination
 from clotho_environment.entries import FORMS, AtroposEntry, EntryError, find_entry
+from clotho_environment.pod.secrets import API_KEY_VARIABLE, Secrets, take_secrets
 from clotho_environment.sdk.environment import InvalidConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("clotho_environment")
 
-API_KEY_VARIABLE = "OPENAI_API_KEY"
 LENIENCE_SECONDS = 15.0  # for a deadline that is noticed a little late
 REFUSALS = (ConfigError, EntryError, InvalidConfigError)
 T = TypeVar("T")
@@ -48,10 +47,11 @@ Try one without a cluster, against any OpenAI-compatible server:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     options = _parser().parse_args(arguments)
-    secrets = [os.environ[name] for name in (API_KEY_VARIABLE, TOKEN_VARIABLE) if os.environ.get(name)]
-    logs.set_up(stream=sys.stderr if options.command in ("process", "describe") else sys.stdout, secrets=secrets)
+    secrets = take_secrets()
+    stream = sys.stderr if options.command in ("process", "describe") else sys.stdout
+    logs.set_up(stream=stream, secrets=secrets.values)
     try:
-        ending: Termination = options.run(options)
+        ending: Termination = options.run(options, secrets)
     except REFUSALS as error:
         log.debug("refused", exc_info=error)
         ending = Termination(reason="InvalidConfig", message=str(error))
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Exception as error:
         log.exception("the environment kit failed")
         ending = Termination(reason="InternalError", message=f"{type(error).__name__}: {error}")
-    _leave(structs.replace(ending, message=logs.without(secrets, ending.message)))
+    _leave(structs.replace(ending, message=logs.without(secrets.values, ending.message)))
 
 
 def _leave(ending: Termination) -> NoReturn:
@@ -134,11 +134,11 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _serve(options: argparse.Namespace) -> Termination:
+def _serve(options: argparse.Namespace, secrets: Secrets) -> Termination:
     run = run_config.load(options.config)
     place = _place(run, options)
     entry = find_entry(place.entry)
-    token = os.environ.get(TOKEN_VARIABLE, "")
+    token = secrets.token
     if isinstance(entry, AtroposEntry):
         from clotho_environment.commands.atropos import serve_atropos
 
@@ -148,16 +148,17 @@ def _serve(options: argparse.Namespace) -> Termination:
     return _run(serve(entry, run, place, token=token, port=options.port, config_path=options.config))
 
 
-def _process(options: argparse.Namespace) -> Termination:
+def _process(options: argparse.Namespace, secrets: Secrets) -> Termination:
     from clotho_environment.commands.process import Target
     from clotho_environment.commands.trial import Tally, give_up_after
 
+    os.environ.pop(API_KEY_VARIABLE, None)  # it is the tested model's, not for environment code
     run = None if options.base_url else run_config.load(options.config)
     place = _place(run, options)
     target = Target(
         base_url=run.endpoints.inference if run else options.base_url,
         model=options.model or (run.model.name if run else "default"),
-        key=os.environ.pop(API_KEY_VARIABLE, "") or os.environ.get(TOKEN_VARIABLE, ""),  # not for a stranger's code
+        key=secrets.api_key or secrets.token,
         has_tokens=options.tokens,
     )
     with _output(options.output) as output:
@@ -187,15 +188,15 @@ def _make_groups(
     return _run(process_entry(entry, order))
 
 
-def _wait(options: argparse.Namespace) -> Termination:
+def _wait(options: argparse.Namespace, secrets: Secrets) -> Termination:
     from clotho_environment.commands.wait import wait
     from clotho_environment.pod.tokenizer import tokenizer_path
 
     run = run_config.load(options.config)
-    return _run(wait(run, os.environ.get(TOKEN_VARIABLE, ""), options.tokenizer or tokenizer_path(), options.timeout))
+    return _run(wait(run, secrets.token, options.tokenizer or tokenizer_path(), options.timeout))
 
 
-def _describe(options: argparse.Namespace) -> Termination:
+def _describe(options: argparse.Namespace, _: Secrets) -> Termination:
     place = _place(None if options.entry else run_config.load(options.config), options)
     from clotho_environment.commands.describe import describe, serve_description
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,9 @@ class Command:
 
 
 @asynccontextmanager
-async def command(folder: Path, *arguments: str, variables: Mapping[str, str] | None = None) -> AsyncIterator[Command]:
+async def command(
+    folder: Path, *arguments: str, variables: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+) -> AsyncIterator[Command]:
     """Output goes to `.output`, everything said on standard error to the log; gone when the block ends."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("CLOTHO_", "OPENAI_"))}
     own = {
@@ -55,7 +57,7 @@ async def command(folder: Path, *arguments: str, variables: Mapping[str, str] | 
     with (folder / "log").open("wb") as log:
         serves = arguments[0] in ("serve", "wait")
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "clotho_environment", *arguments),
+            *(*prefix, sys.executable, "-m", "clotho_environment", *arguments),
             env=inherited | own | dict(variables or {}),
             stdout=log if serves else asyncio.subprocess.PIPE,
             stderr=log,

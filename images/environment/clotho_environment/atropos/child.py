@@ -12,11 +12,10 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from clotho_contract.lines import lines_of
-from clotho_contract.names import ADMIN_TOKEN_VARIABLE, TOKEN_VARIABLE
+from clotho_environment.pod.secrets import child_variables
 
 log = logging.getLogger(__name__)
 
-SECRET_VARIABLES: Final = (TOKEN_VARIABLE, ADMIN_TOKEN_VARIABLE, "OPENAI_API_KEY")
 LINE_LIMIT: Final = 1024**2
 _LEVEL: Final = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 _NOISE: Final = re.compile(
@@ -90,10 +89,10 @@ async def child_process(
     command: Sequence[str], extra: Mapping[str, str], *, grace_seconds: float
 ) -> AsyncIterator[Child]:
     """Started on entry, gone on exit whatever happens."""
-    environment = {key: value for key, value in os.environ.items() if key not in SECRET_VARIABLES}
+    plain = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1"}
     process = await asyncio.create_subprocess_exec(
         *command,
-        env=environment | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1"} | dict(extra),
+        env=child_variables(plain | dict(extra)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from clotho_environment.pod.secrets import child_variables
+
 TAIL_BYTES: Final = 4096
 LINE_LIMIT: Final = 500
 
@@ -28,7 +30,7 @@ class Outcome:
 async def run_apart(command: Sequence[str], variables: Mapping[str, str], *, seconds: float) -> Outcome:
     process = await asyncio.create_subprocess_exec(
         *command,
-        env={**os.environ, **variables},
+        env=child_variables(variables),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
