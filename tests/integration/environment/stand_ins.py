@@ -1,4 +1,4 @@
-"""An API server and an inference server in the test's own event loop, small enough to be told how to behave."""
+"""An API server and an inference server in the test's own event loop, whose behaviour tests control."""
 
 import asyncio
 import gzip
@@ -79,6 +79,7 @@ class ApiServerStandIn(StandIn):
     answers_to_lose: int = 0
     is_silent: bool = False
     refusal: str = ""  # of every group
+    status_body: bytes = b""  # instead of the status
 
     @property
     def step(self) -> int:
@@ -101,6 +102,8 @@ class ApiServerStandIn(StandIn):
         return web.json_response({"batch_size": 8 if self.trainer_is_registered else -1, "max_token_len": 64})
 
     async def _status(self, _: web.Request) -> web.Response:
+        if self.status_body:
+            return web.Response(body=self.status_body)
         return web.json_response({"current_step": self.step, "queue_size": 0})
 
     async def _status_env(self, request: web.Request) -> web.Response:

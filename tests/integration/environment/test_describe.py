@@ -64,6 +64,19 @@ HOSTILE = {
     "no environment at all": ("x = 1", "has no subclass of clotho_environment.Environment"),
     "ten megabytes": (f"x = '{'a' * 10_000_000}'", "has no subclass of clotho_environment.Environment"),
     "no text": ("\x00\x01", "null bytes"),
+    "a description nested too deeply": (
+        "import os, sys\nopen(sys.argv[sys.argv.index('--output') + 1], 'w').write('[' * 100_000)\nos._exit(0)",
+        "cannot be understood",
+    ),
+    "a termination message nested too deeply": (
+        "import os\nopen(os.environ['CLOTHO_TERMINATION_MESSAGE'], 'w').write('{\"a\":' * 100_000)\nos._exit(1)",
+        "(code 1) while it was imported",
+    ),
+    "a description without end": (
+        "import os, sys\nwith open(sys.argv[sys.argv.index('--output') + 1], 'w') as file:\n"
+        "    for _ in range(64): file.write('x' * 1024**2)\nos._exit(0)",
+        "cannot be understood",
+    ),
     "a lie about its end": (
         "import os, pathlib\npathlib.Path(os.environ['CLOTHO_TERMINATION_MESSAGE']).write_text("
         '\'{"reason": "Finished", "message": "all is well"}\')\nos._exit(0)',

@@ -168,3 +168,29 @@ async def test_a_registered_child_that_falls_silent_is_unhealthy(gateway, child)
     assert gateway.unhealthy() is None
     gateway._last_activity -= 1000
     assert gateway.unhealthy() == "the environment has said nothing for 1000 s"
+
+
+DEEP = b"[" * 100_000
+
+
+async def test_deep_json_from_the_child_is_refused_by_the_server_and_survived(gateway, child, api_server):
+    await register(child, gateway)
+    api_server.refusal = "nested too deeply"
+    for body in (DEEP, b'{"masks": [[1]], "scores": [1], "messages": ' + DEEP, b'{"a":' * 100_000):
+        async with child.post(gateway.api_server + "/scored_data", data=body) as response:
+            assert response.status == 422
+    api_server.refusal = ""
+    assert gateway.groups_refused == 3
+    assert await send(child, gateway, group_of([5])) == 200
+    assert gateway.groups_refused == 0
+
+
+async def test_unreadable_answers_of_the_api_server_are_survived(gateway, child, api_server):
+    for body in (DEEP, b"", b"{}", b'{"env_id": "one"}'):
+        api_server.troubles.append(web.Response(body=body))
+        async with child.post(gateway.api_server + "/register-env", json=REGISTRATION) as response:
+            assert response.status == 200
+        assert not gateway.is_registered
+    await register(child, gateway)
+    api_server.status_body = DEEP
+    assert await gateway.current_step() is None

@@ -16,7 +16,8 @@ from clotho_environment.pod.secrets import child_variables
 
 log = logging.getLogger(__name__)
 
-LINE_LIMIT: Final = 1024**2
+LINE_LIMIT: Final = 1024**2  # a longer one is dropped
+LONGEST_LINE: Final = 4096  # a longer one is cut
 _LEVEL: Final = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 _NOISE: Final = re.compile(
     r"env_manager: Status dict|max_num_workers: |HTTP Request: |Scores are the same in a group"
@@ -39,7 +40,7 @@ class Chatter:
         self.last_failure = ""
 
     def hear(self, line: str) -> None:
-        line = line.rstrip()
+        line = line[:LONGEST_LINE].rstrip()
         if not line or _NOISE.search(line):
             return
         self.tail.append(line)

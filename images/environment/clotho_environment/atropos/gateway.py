@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import msgspec
@@ -26,9 +26,11 @@ from clotho_environment.atropos.scored import Scored
 from clotho_environment.atropos.versions import VersionMemory
 from clotho_environment.clients.api_server import new_key
 from clotho_environment.pod.telemetry import Telemetry
+from clotho_environment.sdk.bodies import UnreadableBodyError, decode, read_answer
 from clotho_environment.sdk.completion import AnswerError, read_generate
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 BODY_LIMIT: Final = 1024**3
 SILENCE_SECONDS: Final = 300.0
@@ -100,9 +102,10 @@ class Gateway:
             await runner.cleanup()
 
     async def current_step(self) -> int | None:
-        """None when the API server refuses to say."""
+        """None when the API server's answer does not contain it."""
         answer = await self._call("api", "GET", "/status")
-        return msgspec.json.decode(answer.body, type=CurrentStep).current_step if answer.status == 200 else None
+        status = answer.decoded(CurrentStep)
+        return status.current_step if status else None
 
     async def disconnect(self) -> None:
         """Atropos environments never deregister themselves."""
@@ -117,8 +120,8 @@ class Gateway:
     async def _register(self, request: web.Request) -> web.Response:
         self._registration = await request.read()
         answer = await self._call("api", "POST", "/register-env", self._registration)
-        if answer.status == 200:
-            self._env_id = msgspec.json.decode(answer.body, type=EnvRegistration).env_id
+        if registration := answer.decoded(EnvRegistration):
+            self._env_id = registration.env_id
         return answer.respond()
 
     async def _status(self, request: web.Request) -> web.Response:
@@ -143,10 +146,10 @@ class Gateway:
 
         async def register() -> int:
             answer = await self._call("api", "POST", "/register-env", self._registration or b"{}")
-            env_id = msgspec.json.decode(answer.body, type=EnvRegistration).env_id if answer.status == 200 else None
-            if env_id is None:
+            registration = answer.decoded(EnvRegistration)
+            if registration is None or registration.env_id is None:
                 raise TransientError(f"{answer.status} {answer.excerpt}")
-            return env_id
+            return registration.env_id
 
         self._env_id = await retrying(register, backoff=Backoff(first=0.2, cap=2.0))
 
@@ -155,7 +158,7 @@ class Gateway:
         path = request.path.removeprefix("/api")
         try:
             groups = [Scored.read(raw, self._versions) for raw in _listed(body)]
-        except msgspec.MsgspecError:  # the API server's answer names what is wrong with it
+        except UnreadableBodyError:  # the API server's answer names what is wrong with it
             answer = await self._call("api", "POST", path, body)
             if answer.status >= 400:
                 self._count_refusal(answer)
@@ -246,7 +249,7 @@ class Gateway:
         sent = {"Content-Type": "application/json", **(PROTOCOL_HEADERS if side == "api" else {}), **headers}
         url = self._upstreams[side] + path
         async with self._session.request(method, url, data=body or None, headers=sent) as response:
-            return _Answer(response.status, response.headers, await response.read())
+            return _Answer(response.status, response.headers, await read_answer(response))
 
     def _mark_away(self, side: str, problem: str) -> None:
         if side not in self._away:
@@ -255,7 +258,8 @@ class Gateway:
 
 
 def _listed(body: bytes) -> list[Raw]:
-    return msgspec.json.decode(body, type=list[Raw]) if body.lstrip()[:1] == b"[" else [Raw(body)]
+    listed: list[Raw] = decode(body, list[Raw]) if body.lstrip()[:1] == b"[" else [Raw(body)]
+    return listed
 
 
 class _Answer(Struct):
@@ -266,6 +270,17 @@ class _Answer(Struct):
     @property
     def excerpt(self) -> str:
         return self.body[:300].decode(errors="replace")
+
+    def decoded(self, kind: type[T]) -> T | None:
+        """None for a refusal, and for a body of another shape."""
+        if self.status != 200:
+            return None
+        try:
+            decoded: T = decode(self.body, kind)
+        except UnreadableBodyError as error:
+            log.warning("the API server's answer cannot be read: %s", error)
+            return None
+        return decoded
 
     def respond(self) -> web.Response:
         headers: dict[str, Any] = {name: self.headers[name] for name in _PASSED_ON if name in self.headers}

@@ -1,35 +1,46 @@
-"""A scored group on its way through: looked at and stamped, all else left as the bytes it was."""
+"""A scored group on its way through the gateway: read in part and stamped, all else left as the bytes it was."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from clotho_environment.atropos.versions import VersionMemory
+from clotho_environment.sdk.bodies import decode
+
+Token = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class _Seen(Struct):
-    masks: list[list[int]]
+    masks: list[list[Token]]
     scores: list[float]
+    generation_params: dict[str, Raw] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
     fields: dict[str, Raw]
+    generation_params: dict[str, Raw]
     scores: list[float]
     tokens: int
     version: int | None
 
     @classmethod
-    def read(cls, raw: Raw, versions: VersionMemory) -> "Scored":
-        seen = msgspec.json.decode(raw, type=_Seen)
-        fields = msgspec.json.decode(raw, type=dict[str, Raw])
-        return cls(fields, seen.scores, sum(map(len, seen.masks)), versions.oldest(seen.masks))
+    def read(cls, raw: bytes | Raw, versions: VersionMemory) -> "Scored":
+        seen: _Seen = decode(raw, _Seen)
+        return cls(
+            fields=decode(raw, dict[str, Raw]),
+            generation_params=seen.generation_params or {},
+            scores=seen.scores,
+            tokens=sum(map(len, seen.masks)),
+            version=versions.oldest(seen.masks),
+        )
 
     def stamped(self, env_id: int | None) -> dict[str, Raw]:
-        """Under the id that the server knows, and with the oldest policy that wrote in it, where that is known."""
+        """Under the newest id of the environment, and with the oldest policy that wrote in it, where that is known."""
         stamps = {"env_id": Raw(msgspec.json.encode(env_id))}
         if self.version is not None:
-            said = msgspec.json.decode(self.fields.get("generation_params", Raw(b"null")), type=dict[str, Raw] | None)
-            stamps["generation_params"] = Raw(msgspec.json.encode({"policy_version": self.version} | (said or {})))
+            parameters = {"policy_version": self.version} | self.generation_params
+            stamps["generation_params"] = Raw(msgspec.json.encode(parameters))
         return self.fields | stamps

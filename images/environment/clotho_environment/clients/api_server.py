@@ -21,6 +21,7 @@ from clotho_contract.api_protocol import (
 )
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_contract.termination import Reason
+from clotho_environment.sdk.bodies import UnreadableBodyError, decode, read_answer
 from clotho_environment.sdk.group import Group, InvalidGroupError, Sequence, encode_group
 
 log = logging.getLogger(__name__)
@@ -145,7 +146,7 @@ class ApiServer:
     async def _call_once(self, method: str, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
         sent = {**PROTOCOL_HEADERS, "Content-Type": "application/json", **headers}
         async with self._session.request(method, self._base_url + path, data=body, headers=sent) as response:
-            answer = await response.read()
+            answer = await read_answer(response)
         if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise ApiServerRefusedError(
                 f"the API server at {self._base_url} refuses our token ({response.status})", "Unauthorized"
@@ -181,6 +182,7 @@ def _identify(env_id: int) -> bytes:
 
 def _decode(body: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
+        decoded: T = decode(body, kind)
+        return decoded
+    except UnreadableBodyError as error:
         raise ApiServerRefusedError(f"the API server's answer cannot be read: {error}") from error

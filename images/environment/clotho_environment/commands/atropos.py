@@ -22,6 +22,7 @@ from clotho_environment.atropos.child import Child, child_process
 from clotho_environment.atropos.config import INFRASTRUCTURE, render_process, render_serve, to_yaml
 from clotho_environment.atropos.gateway import Gateway
 from clotho_environment.clients.connections import open_session
+from clotho_environment.commands.describe import read_report
 from clotho_environment.commands.process import Order
 from clotho_environment.commands.serve import check_batch, current_steps
 from clotho_environment.entries import EntryError
@@ -37,6 +38,7 @@ STOP_GRACE_SECONDS: Final = 10.0
 FOLLOW_SECONDS: Final = 1.0
 RESTART_SECONDS: Final = 5.0
 MAX_FAILURES: Final = 64  # failed rollouts since the last group was accepted
+GROUP_LIMIT: Final = 512 * 1024**2  # bytes of JSON
 MAX_REFUSALS: Final = 16  # refused groups since then
 
 
@@ -166,12 +168,15 @@ async def _process(path: Path, config: Mapping[str, Any], deadline_seconds: floa
 
 
 def _copy_lines(output: Path, order: Order) -> int:
-    """Whole lines only: a child that was stopped may have left half a one."""
-    lines = output.read_bytes().splitlines(keepends=True) if output.exists() else []
-    complete = [line for line in lines if line.endswith(b"\n")]
-    for line in complete:
-        order.write_line(line)
-    return len(complete)
+    """As many as asked for, and whole lines only: a child that was stopped may have left half a one."""
+    if not output.is_file():
+        return 0
+    written = 0
+    with output.open("rb") as file:
+        while written < order.groups and (line := file.readline(GROUP_LIMIT)).endswith(b"\n"):
+            order.write_line(line)
+            written += 1
+    return written
 
 
 @contextmanager
@@ -187,17 +192,18 @@ async def describe_atropos(path: Path, *, seconds: float) -> Description:
         report = Path(folder, "description.json")
         command = [python(), introspect.__file__, str(path), str(report)]
         outcome = await run_apart(command, {"PYTHONUNBUFFERED": "1"}, seconds=seconds)
-        if outcome.code == 0 and (found := _read_description(report)):
-            return found
+        body = read_report(report)
+    if outcome.code == 0 and body:
+        return _read_description(path, body)
     ended = "it took too long" if outcome.code is None else f"its program ended with code {outcome.code}"
     raise EntryError(f"{path} cannot be described: {ended}; {outcome.last_words}")
 
 
-def _read_description(report: Path) -> Description | None:
-    """None when the program ended well without writing it: environment code may end it at any point."""
-    if not report.is_file():
-        return None
-    found = contract.decode(report.read_bytes())
+def _read_description(path: Path, body: bytes) -> Description:
+    try:
+        found = contract.decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise EntryError(f"{path} cannot be described: its description cannot be read: {error}") from error
     fields = tuple(msgspec.structs.replace(field, fixed=field.name in INFRASTRUCTURE) for field in found.fields)
     return msgspec.structs.replace(found, fields=fields)
 

@@ -11,7 +11,6 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from clotho_contract import description as contract
-from clotho_contract import termination
 from clotho_contract.description import ConfigField, Description
 from clotho_contract.names import TERMINATION_MESSAGE_VARIABLE
 from clotho_contract.termination import Termination
@@ -19,6 +18,7 @@ from clotho_environment.atropos.introspect import field_schema
 from clotho_environment.entries import NativeEntry
 from clotho_environment.pod.isolated import run_apart
 from clotho_environment.pod.status import status_server, stop_signal
+from clotho_environment.sdk.bodies import UnreadableBodyError, decode
 
 SIZE_LIMIT: Final = 4 * 1024**2  # of what a child reports, before it is cut to the contract's size
 
@@ -52,18 +52,17 @@ async def describe_apart(entry: str, *, seconds: float) -> Description | Termina
         command = [sys.executable, "-m", "clotho_environment", "describe", "--entry", entry]
         command += ["--output", str(report), "--deadline", f"{seconds * 0.9:g}"]
         outcome = await run_apart(command, {TERMINATION_MESSAGE_VARIABLE: str(last_words)}, seconds=seconds)
-        if outcome.code == 0 and (body := _read(report)):
+        if outcome.code == 0 and (body := read_report(report)):
             return _understand(entry, body)
-        words = termination.decode(_read(last_words).decode(errors="replace"))
-        if words is not None and words.reason != "Finished":
-            return words
+        if (ending := _read_ending(last_words)) and ending.reason != "Finished":
+            return ending
         if outcome.code is None:
             return _failed(f"{entry} could not be imported within {seconds:g} s; {outcome.last_words}")
         return _failed(f"{entry} ended its program (code {outcome.code}) while it was imported; {outcome.last_words}")
 
 
-def _read(path: Path) -> bytes:
-    """Empty when it is not there; no more than anybody needs."""
+def read_report(path: Path) -> bytes:
+    """Empty when the file is missing: environment code may end its program at any point."""
     try:
         with path.open("rb") as file:
             return file.read(SIZE_LIMIT)
@@ -71,10 +70,18 @@ def _read(path: Path) -> bytes:
         return b""
 
 
+def _read_ending(path: Path) -> Termination | None:
+    try:
+        ending: Termination = decode(read_report(path), Termination)
+    except UnreadableBodyError:
+        return None
+    return ending
+
+
 def _understand(entry: str, body: bytes) -> Description | Termination:
     try:
         return contract.bounded(contract.decode(body))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         return _failed(f"{entry} reports what cannot be understood: {error}")
 
 

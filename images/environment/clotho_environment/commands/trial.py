@@ -11,6 +11,9 @@ from msgspec import Struct
 
 from clotho_contract.logs import without
 from clotho_contract.termination import Termination, Trial
+from clotho_environment.sdk.bodies import UnreadableBodyError, decode
+
+log = logging.getLogger(__name__)
 
 OUTPUT_LIMIT: Final = 1500
 _LINES: Final = 12
@@ -30,14 +33,18 @@ class Tally(logging.Handler):
         self._write_line = write_line
         self._secrets = [secret] if secret else []
         self._tail: deque[str] = deque(maxlen=_LINES)
-        self._trial = Trial()
+        self.trial = Trial()
 
     def write(self, line: bytes) -> None:
         self._write_line(line)
-        scores = msgspec.json.decode(line, type=_Line).scores
+        try:
+            scores = decode(line, _Line).scores
+        except UnreadableBodyError as error:
+            log.warning("a group cannot be counted: %s", error)
+            return
         correct = sum(score > 0 for score in scores)
-        before = self._trial
-        self._trial = Trial(
+        before = self.trial
+        self.trial = Trial(
             steps_tested=before.steps_tested + 1,
             completions=before.completions + len(scores),
             correct=before.correct + correct,
@@ -53,7 +60,7 @@ class Tally(logging.Handler):
     def add_to(self, ending: Termination) -> Termination:
         is_good = ending.reason == "Finished"
         output = "" if is_good else without(self._secrets, "\n".join(self._tail))[-OUTPUT_LIMIT:]
-        trial = msgspec.structs.replace(self._trial, output=output)
+        trial = msgspec.structs.replace(self.trial, output=output)
         return msgspec.structs.replace(ending, message=without(self._secrets, ending.message), trial=trial)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-import msgspec
 
 from clotho_contract.api_protocol import Info
 from clotho_contract.config import RunConfig
@@ -16,6 +15,7 @@ from clotho_contract.retry import Backoff, TransientError, reason_of, retrying
 from clotho_contract.termination import Reason, Termination
 from clotho_environment.clients.connections import open_session
 from clotho_environment.pod.tokenizer import TokenizerError, unpack_tokenizer
+from clotho_environment.sdk.bodies import UnreadableBodyError, decode, read_answer
 
 log = logging.getLogger(__name__)
 
@@ -98,11 +98,12 @@ class Waiter:
                 raise RefusedError(f"{url} refuses our token ({response.status})", "Unauthorized")
             if response.status != HTTPStatus.OK:
                 raise TransientError(f"{url} answers {response.status}")
-            return await response.read()
+            return await read_answer(response)
 
 
 def _batch_size(body: bytes) -> int:
     try:
-        return msgspec.json.decode(body, type=Info).batch_size
-    except msgspec.MsgspecError as error:
-        raise RefusedError(f"what answers as API server is none: /info cannot be read ({error})") from error
+        info: Info = decode(body, Info)
+        return info.batch_size
+    except UnreadableBodyError as error:
+        raise RefusedError(f"not an API server: its answer to /info cannot be read ({error})") from error

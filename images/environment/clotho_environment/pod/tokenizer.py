@@ -33,7 +33,7 @@ def unpack_tokenizer(archive: bytes, path: Path) -> None:
         config = path / "tokenizer_config.json"
         if config.exists():
             config.write_text(json.dumps(for_every_reader(json.loads(config.read_bytes())), indent=2))
-    except (tarfile.TarError, ValueError) as error:
+    except (tarfile.TarError, ValueError, RecursionError) as error:
         raise TokenizerError(f"/tokenizer.tar is not a sound archive: {error}") from error
     except OSError as error:
         raise TokenizerError(f"cannot write the tokenizer to {path}: {error}") from error

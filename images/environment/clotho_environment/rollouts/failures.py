@@ -9,6 +9,7 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
+MESSAGE_LIMIT = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class FailureLog:
 
 def summarize(error: BaseException) -> str:
     place = _place(error)
-    return f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+    return f"{type(error).__name__}: {str(error)[:MESSAGE_LIMIT]}" + (f" ({place})" if place else "")
 
 
 def _place(error: BaseException) -> str:

@@ -270,12 +270,12 @@ class Runner:
         """A failing evaluation is said and forgotten: training does not depend on it."""
         try:
             async with asyncio.timeout(self._environment.config.rollout_timeout_seconds):
-                measures = await self._environment.evaluate(self._client)
+                measures = await self._environment.evaluate(self._client) or {}
+            finite = {str(name)[:100]: float(value) for name, value in measures.items() if math.isfinite(value)}
         except Exception as error:
             log.error("evaluate() failed at step %d: %s", step, summarize(error), exc_info=error)
             return
-        if measures is None:
+        if not finite:
             return
-        finite = {str(name): float(value) for name, value in measures.items() if math.isfinite(value)}
         self._telemetry.evaluated(finite)
         log.info("evaluation at step %d", step, extra={"step": step, "evaluation": finite})

@@ -1,6 +1,7 @@
 """The class that authors write: tasks, how the policy attempts them, and what an attempt is worth."""
 
 import random
+import reprlib
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
@@ -108,4 +109,4 @@ def _describe(problem: Any, known: str) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"config.{where}: unknown field; known fields: {known}"
-    return f"config.{where}: {problem['msg']} (is {problem['input']!r})"
+    return f"config.{where}: {problem['msg']} (is {reprlib.repr(problem['input'])})"

@@ -10,6 +10,7 @@ import msgspec
 
 from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_contract.retry import TransientError, retry_after, retrying
+from clotho_environment.sdk.bodies import read_answer
 from clotho_environment.sdk.completion import AnswerError, Completion, Message, read_generate, read_openai
 from clotho_environment.sdk.conversation import Conversation
 
@@ -151,7 +152,7 @@ class SamplingClient:
         headers = {"Content-Type": "application/json"}
         try:
             async with self._session.post(self._base_url + path, data=body, headers=headers) as response:
-                answer = await response.read()
+                answer = await read_answer(response)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise TransientError(f"{type(error).__name__}: {error}") from error
         if response.status == 429 or response.status >= 500:
