@@ -1,5 +1,5 @@
-"""Tiny policies of each architecture that the fast engine knows, with an adapter that matters, and what the Hugging
-Face modules make of them."""
+"""Tiny policies of each architecture that the fast engine supports, with an adapter that is not zero, and the
+results of the Hugging Face modules."""
 
 from typing import Any
 
@@ -51,11 +51,11 @@ def policy(architecture: str, *, adapts: str | list[str] | None = "all-linear") 
 
 
 def engine(
-    live: LiveWeights, *, pages: int = 64, rows: int = 16, page_size: int = 16, drains: bool = False
+    live: LiveWeights, *, blocks: int = 64, rows: int = 16, block_size: int = 16, drains: bool = False
 ) -> FastEngine:
     weights = PolicyWeights(live.model, CONTEXT)
     ends = frozenset({live.tokenizer.eos_token_id})
-    return FastEngine(live, weights, ends, pages=pages, max_rows=rows, page_size=page_size, drains=drains)
+    return FastEngine(live, weights, ends, blocks=blocks, max_rows=rows, block_size=block_size, drains=drains)
 
 
 def reference_logprobs(

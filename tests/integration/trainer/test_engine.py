@@ -1,4 +1,4 @@
-"""The engine on the live weights: exact log-probabilities, ragged batches, stops, and versions that never lie."""
+"""The engine on the live weights: exact log-probabilities, ragged batches, stops, and exact versions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -149,10 +149,10 @@ async def test_weights_that_change_under_a_sequence_are_booked_token_by_token(po
         assert completion.version == 2, "the stamp is the oldest"
 
 
-async def test_a_client_that_left_is_not_decoded_for(policy: LocalBackend) -> None:
+async def test_cancelled_requests_are_not_decoded(policy: LocalBackend) -> None:
     long = asyncio.create_task(policy.engine.generate(Request((5, 6), Sampling(max_tokens=500, ignore_end=True))))
     await policy.engine.generate(Request((5,), Sampling(max_tokens=1)))
     long.cancel()
     await policy.engine.generate(Request((5,), Sampling(max_tokens=2, ignore_end=True)))
     await policy.engine.generate(Request((5,), Sampling(max_tokens=2, ignore_end=True)))
-    assert all(sequence.request.prompt != (5, 6) for sequence in policy.engine._active)  # type: ignore[attr-defined]
+    assert all(sequence.request.prompt != (5, 6) for sequence in policy.engine._scheduler.running)  # type: ignore[attr-defined]

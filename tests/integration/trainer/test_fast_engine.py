@@ -1,4 +1,4 @@
-"""The fast engine against the Hugging Face modules, on the CPU: the same numbers, whoever shares the batch."""
+"""The fast engine against the Hugging Face modules, on the CPU: the same numbers, whatever else is in the batch."""
 
 import asyncio
 import math
@@ -87,7 +87,7 @@ def test_the_kernels_give_the_same_numbers() -> None:
 
 async def test_samples_follow_the_distribution() -> None:
     live = policy("qwen3")
-    async with serving(live, rows=256, pages=300) as engine:
+    async with serving(live, rows=256, blocks=300) as engine:
         completions = await engine.generate(Request((5, 6, 7), Sampling(max_tokens=2, ignore_end=True), n=2000))
     commonest = Counter(completion.tokens[0] for completion in completions).most_common(1)[0][0]
     followers = [completion for completion in completions if completion.tokens[0] == commonest]
@@ -111,30 +111,30 @@ async def test_sequences_that_come_and_go_do_not_disturb_each_other() -> None:
     assert [completion.tokens for completion in together] == expected
 
 
-async def test_sequences_that_do_not_fit_the_cache_give_way_and_lose_nothing() -> None:
-    """Six pages of 16 tokens hold hardly two of these four sequences."""
+async def test_preempted_sequences_lose_nothing() -> None:
+    """Six blocks of 16 tokens hold hardly two of these four sequences."""
     live = policy("qwen3")
     prompts = [prompt[:9] for prompt in PROMPTS[1:4]] + [PROMPTS[0]]
-    async with serving(live, pages=7) as engine:
+    async with serving(live, blocks=7) as engine:
         answers = await asyncio.gather(
             *(sample(engine, prompt, max_tokens=40, temperature=0.0, ignore_end=True) for prompt in prompts)
         )
-        assert engine._pages.free == 6, "every page came back"
+        assert engine._scheduler.free_blocks == 6, "every block was freed"
     assert [answer.tokens for answer in answers] == [greedy(live, prompt, 40) for prompt in prompts]
 
 
-async def test_a_common_prompt_is_read_once_and_its_pages_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_common_prompt_is_read_once_and_its_blocks_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     live = policy("qwen3")
     async with serving(live) as engine:
         read: list[int] = []
         decoder = engine._decoder
-        original = decoder.read
+        original = decoder.prefill
 
         def watched(prompts: object, tables: object) -> object:
             read.append(len(prompts))  # type: ignore[arg-type]
             return original(prompts, tables)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(decoder, "read", watched)
+        monkeypatch.setattr(decoder, "prefill", watched)
         prompt = PROMPTS[3]
         completions = await engine.generate(Request(prompt, Sampling(max_tokens=8, ignore_end=True), n=8))
     assert read == [1]
@@ -166,7 +166,7 @@ async def test_stops() -> None:
         await fast_policies.engine(live).generate(Request((5,) * 96, Sampling()))
 
 
-async def test_a_client_that_left_is_not_decoded_for() -> None:
+async def test_cancelled_requests_are_not_decoded() -> None:
     live = policy("qwen3")
     async with serving(live) as engine:
         long = asyncio.create_task(engine.generate(Request((5, 6), Sampling(max_tokens=90, ignore_end=True), n=4)))
@@ -175,13 +175,13 @@ async def test_a_client_that_left_is_not_decoded_for() -> None:
         long.cancel()
         await sample(engine, (5,), max_tokens=2, ignore_end=True)
         await sample(engine, (5,), max_tokens=2, ignore_end=True)
-        assert all(s.request.prompt != (5, 6) for s in engine._active)
-        assert engine._pages.free == 63
+        assert all(s.request.prompt != (5, 6) for s in engine._scheduler.running)
+        assert engine._scheduler.free_blocks == 63
 
 
 @pytest.mark.parametrize("drains", [False, True])
 async def test_weights_that_change_under_a_sequence(drains: bool) -> None:
-    """Either the sequence goes on with the new ones and says so token by token, or it is finished first."""
+    """Either the sequence continues with the new ones, and its versions show it, or it is finished first."""
     live = policy("qwen3")
     async with serving(live, drains=drains) as engine:
         running = asyncio.create_task(engine.generate(Request((5, 6), Sampling(max_tokens=90, ignore_end=True), n=2)))
@@ -198,7 +198,7 @@ async def test_weights_that_change_under_a_sequence(drains: bool) -> None:
         assert versions == ([0] if drains else [0, 1])
 
 
-def test_what_it_cannot_serve_is_said() -> None:
+def test_an_unsupported_model_has_a_reason() -> None:
     from transformers import MistralConfig, MistralForCausalLM
 
     small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 16}

@@ -151,13 +151,13 @@ async def test_adapters_train_over_it_and_are_restored(engine: str, model: Path,
     assert answers[0] == answers[1]
 
 
-def test_what_cannot_be_rounded_is_said(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsuitable_model_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TrainerError, match=r"model.quantization fp8 needs a CUDA GPU, and this pod sees none"):
         in_fp8(model, tmp_path)
     odd = fast_policies.policy("qwen3", adapts=None).model
     odd.model.layers[1].mlp.up_proj = torch.nn.Linear(64, 90, bias=False)
     odd.requires_grad_(False)
-    with pytest.raises(TrainerError, match="fp8 wants multiples of 16, and up_proj is 90 x 64"):
+    with pytest.raises(TrainerError, match="multiples of 16; up_proj is 90 x 64"):
         fp8._convert_layer(odd.model.layers[1])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))

@@ -12,7 +12,7 @@ class Model(torch.nn.Module):
     dtype = torch.float32
 
 
-def test_training_goes_first_and_nobody_shares() -> None:
+def test_training_goes_first_and_weights_are_never_shared() -> None:
     live = LiveWeights(Model(), tokenizer=None)
     order: list[str] = []
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from clotho_trainer.inference.core.block_manager import BlockManager
 from clotho_trainer.inference.core.engine import EngineBusyError, Request, Sampling
 from clotho_trainer.inference.core.live_engine import LiveEngine
+from clotho_trainer.inference.core.scheduler import Scheduler
 
 
 class Instant(LiveEngine):
@@ -18,29 +20,27 @@ class Instant(LiveEngine):
     def __init__(self) -> None:
         tokenizer = SimpleNamespace(decode=lambda tokens, **_: "".join(map(chr, tokens)))
         live: Any = SimpleNamespace(tokenizer=tokenizer, training_is_waiting=False, decoding=nullcontext)
-        super().__init__(live, frozenset(), context=8)
+        live.version = 3
+        scheduler = Scheduler(BlockManager(64, block_size=8), max_running=32, max_prefill_tokens=1000)
+        super().__init__(live, frozenset(), scheduler, context=8)
 
     def _advance(self) -> None:
-        with self._work:
-            samples = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        for sample in samples:
-            sample.add(sample.request.prompt[-1:], (-0.5,), 3)
-            sample.answer.add(self._scribe.completion(sample, "length"))
-
-    def _clear(self) -> None: ...
+        for prefill in self._scheduler.admit():
+            count = len(prefill.sequences)
+            self._write(prefill.sequences, [prefill.past[-1:]] * count, [(-0.5,)] * count)
 
 
 @pytest.mark.timeout(30)
-async def test_a_swarm_of_requests_is_answered_each_with_its_own() -> None:
+async def test_each_request_of_a_burst_gets_its_own_answer() -> None:
     engine = Instant()
     await engine.start()
     for _ in range(3):  # the engine falls idle in between
-        swarm = [Request((1, ord(letter)), Sampling(max_tokens=1), n=2) for letter in "abcdefgh"]
-        answers = await asyncio.gather(*map(engine.generate, swarm))
+        burst = [Request((1, ord(letter)), Sampling(max_tokens=1), n=2) for letter in "abcdefgh"]
+        answers = await asyncio.gather(*map(engine.generate, burst))
         assert ["".join(each.text for each in answer) for answer in answers] == [2 * letter for letter in "abcdefgh"]
     await engine.stop()
     with pytest.raises(EngineBusyError, match="shutting down"):
-        await engine.generate(swarm[0])
+        await engine.generate(burst[0])
 
 
 @pytest.mark.timeout(30)
@@ -57,7 +57,7 @@ async def test_collections_pass_over_what_lasts_as_long_as_the_engine() -> None:
     await engine.start()
     at_the_start = gc.get_freeze_count()
     assert at_the_start > 0
-    compiled = [[number] for number in range(1000)]  # stands for what the first step leaves
+    compiled = [[number] for number in range(1000)]  # stands for what the first step leaves behind
     await engine.publish()
     after_a_step = gc.get_freeze_count()
     assert after_a_step >= at_the_start + len(compiled)

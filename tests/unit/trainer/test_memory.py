@@ -2,22 +2,22 @@
 
 import pytest
 
+from clotho_trainer.inference.core.block_manager import BlockManager, NoFreeBlocksError
 from clotho_trainer.inference.paged import memory
-from clotho_trainer.inference.paged.block_manager import NoPagesLeftError, Pages
 from clotho_trainer.training.local.passes import Plan, plan
 
 GIB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("total", "rows", "tokens", "pages"),
+    ("total", "rows", "tokens", "blocks"),
     [
-        (100 * GIB, 4, 200, 4 * 2 + 1),  # a full batch and the scrap page
+        (100 * GIB, 4, 200, 4 * 2 + 1),  # a full batch and the null block
         (2 * GIB, 1000, 1000, 409 + 1),  # what two fifths of the rest hold
         (GIB // 1000, 4, 1000, 8 + 1),  # never less than one sequence
     ],
 )
-def test_the_cache_holds_a_full_batch_if_it_fits(total: int, rows: int, tokens: int, pages: int) -> None:
+def test_the_cache_holds_a_full_batch_if_it_fits(total: int, rows: int, tokens: int, blocks: int) -> None:
     budget = memory.divide(
         total=total,
         used=total // 2,
@@ -25,9 +25,9 @@ def test_the_cache_holds_a_full_batch_if_it_fits(total: int, rows: int, tokens: 
         bytes_per_token=8192,
         rows=rows,
         tokens_a_row=tokens,
-        page_size=128,
+        block_size=128,
     )
-    assert budget.pages == pages
+    assert budget.blocks == blocks
     assert budget.used + budget.optimizer + budget.cache + budget.activations == total
 
 
@@ -52,13 +52,13 @@ def test_activations_are_kept_when_they_fit(fixed: int | None, free: int, expect
     assert plan(fixed_tokens=fixed, kept_bytes_per_token=2**20, free=free) == expected
 
 
-def test_a_page_is_free_when_its_last_owner_gives_it_back() -> None:
-    pages = Pages(4)
-    mine = pages.take(2)
-    pages.share(mine[:1])
-    pages.give_back(mine)
-    assert pages.free == 2
-    pages.give_back(mine[:1])
-    assert sorted(pages.take(3)) == [1, 2, 3]
-    with pytest.raises(NoPagesLeftError):
-        pages.take(1)
+def test_a_block_is_free_when_its_last_owner_frees_it() -> None:
+    blocks = BlockManager(4, block_size=16)
+    mine = blocks.allocate(2)
+    blocks.share(mine[:1])
+    blocks.free(mine)
+    assert blocks.free_count == 2
+    blocks.free(mine[:1])
+    assert sorted(blocks.allocate(3)) == [1, 2, 3]
+    with pytest.raises(NoFreeBlocksError):
+        blocks.allocate(1)

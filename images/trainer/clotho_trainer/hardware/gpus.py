@@ -8,7 +8,7 @@ from clotho_trainer.failures import TrainerError
 log = logging.getLogger(__name__)
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-_given: list[str] = []  # as the pod was given them; empty when nobody said
+_given: list[str] = []  # from the environment of the pod; empty when it is not set
 
 
 def train_on_first() -> None:
@@ -21,7 +21,7 @@ def train_on_first() -> None:
 
 
 def first(count: int) -> str:
-    """For a process that is to see so many."""
+    """The first `count` GPUs, for a process of their own."""
     if _given and count > len(_given):
         raise TrainerError(
             "InvalidConfig", f"inference.vllm.tensorParallel: {count} GPUs are asked for, the pod has {len(_given)}"

@@ -10,7 +10,7 @@ from clotho_contract.config import RunConfig
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import Engine
 from clotho_trainer.inference.paged import memory
-from clotho_trainer.inference.paged.engine import PAGE_SIZE, FastEngine
+from clotho_trainer.inference.paged.engine import BLOCK_SIZE, FastEngine
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.inference.transformers.engine import TransformersEngine
 from clotho_trainer.inference.vllm import VllmEngine
@@ -28,10 +28,10 @@ def choose_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[in
     if config.inference.engine == "vllm":
         if config.training.lora.rank == 0:
             raise TrainerError(
-                "InvalidConfig", "inference.engine vllm is fed with adapters: set training.lora.rank, or use auto"
+                "InvalidConfig", "inference.engine vllm serves adapters only: set training.lora.rank, or use auto"
             )
         return VllmEngine(config, live, work / "vllm", min(context, config.training.max_tokens))
-    if _wants_fast(config, live):
+    if _uses_fast_engine(config, live):
         return _fast_engine(config, live, end_tokens, context)
     return TransformersEngine(
         live,
@@ -43,16 +43,20 @@ def choose_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[in
     )
 
 
-def _wants_fast(config: RunConfig, live: LiveWeights) -> bool:
-    wish = config.inference.engine
-    if wish == "transformers" or (wish == "auto" and live.device.type != "cuda"):
+def _uses_fast_engine(config: RunConfig, live: LiveWeights) -> bool:
+    engine = config.inference.engine
+    if engine == "transformers" or (engine == "auto" and live.device.type != "cuda"):
         return False
     problem = unsupported_reason(live.model)
     if problem is None:
         return True
-    if wish == "fast":
+    if engine == "fast":
         raise TrainerError("InvalidConfig", f"inference.engine fast cannot serve {config.model.name}: {problem}")
-    log.info("the transformers engine serves %s, not the fast one: %s", config.model.name, problem)
+    log.info(
+        "the transformers engine serves %s; the fast one cannot: %s",
+        config.model.name,
+        problem,
+    )
     return False
 
 
@@ -67,14 +71,14 @@ def _fast_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[int
         bytes_per_token=weights.cache_bytes_per_token,
         rows=rows,
         tokens_a_row=min(context, config.training.max_tokens),
-        page_size=PAGE_SIZE,
+        block_size=BLOCK_SIZE,
     )
     log.info("the fast engine serves %s; memory %s", config.model.name, budget)
     return FastEngine(
         live,
         weights,
         end_tokens,
-        pages=budget.pages,
+        blocks=budget.blocks,
         max_rows=rows,
         seed=config.training.seed,
         drains=config.inference.weight_updates == "drained",

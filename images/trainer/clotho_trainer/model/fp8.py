@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # of FP8
 LEAST = 1e-12  # keeps rows of zeros from dividing by zero
-_ALIGNMENT = 16  # what the tensor cores want of both sides of a matrix
+_ALIGNMENT = 16  # tensor cores require it of both sides of a matrix
 _PROBE_TOKENS = 512
 
 
@@ -57,7 +57,7 @@ torch.compiler.allow_in_graph(_multiply)  # type: ignore[no-untyped-call]
 
 
 class Fp8Linear(torch.nn.Module):
-    """Holds the weight twice, the way each pass wants it: together as large as it was in bfloat16."""
+    """Holds the weight twice, in the layout of each pass: together as large as it was in bfloat16."""
 
     weight: torch.Tensor
     turned: torch.Tensor
@@ -110,7 +110,10 @@ def _convert_layer(layer: torch.nn.Module) -> None:
     for parent, name, linear in found:
         if linear.in_features % _ALIGNMENT or linear.out_features % _ALIGNMENT:
             shape = f"{linear.out_features} x {linear.in_features}"
-            raise TrainerError("InvalidConfig", f"model.quantization fp8 wants multiples of 16, and {name} is {shape}")
+            raise TrainerError(
+                "InvalidConfig",
+                f"model.quantization fp8 needs multiples of 16; {name} is {shape}",
+            )
         setattr(parent, name, Fp8Linear(linear, scale))
 
 

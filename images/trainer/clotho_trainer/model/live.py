@@ -13,7 +13,7 @@ Mode = Literal["training", "decoding"]
 
 
 class LiveWeights:
-    """Turns are taken between decode steps; training goes first when both want the weights."""
+    """Turns are taken between decode steps; training goes first when both wait."""
 
     def __init__(self, model: Any, tokenizer: Any, version: int = 0) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""Loads the model that is trained, and says in one sentence why when it cannot."""
+"""Loads the model that is trained; a failure is one sentence."""
 
 import logging
 from importlib.util import find_spec
@@ -37,7 +37,7 @@ def load_model(model: Model, tokenizer: Any) -> Any:
         arguments["device_map"] = {"": 0}
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(model.name, **arguments)
-    except Exception as error:  # readers of damaged files raise whatever they like
+    except Exception as error:  # readers of damaged files raise anything
         if is_out_of_memory(error):
             raise
         raise unreadable(model, "model", error) from error
@@ -49,7 +49,7 @@ def load_model(model: Model, tokenizer: Any) -> Any:
 
 
 def require_quantization(kind: str) -> None:
-    """Say it now rather than after minutes of loading."""
+    """Before minutes of loading."""
     if not torch.cuda.is_available():
         raise TrainerError("InvalidConfig", f"model.quantization {kind} needs a CUDA GPU, and this pod sees none")
     if kind == "fp8" and torch.cuda.get_device_capability() < _FP8_CAPABILITY:

@@ -1,4 +1,4 @@
-"""Loads the policy's tokenizer, and says in one sentence why when it cannot. Needs no torch."""
+"""Loads the policy's tokenizer; a failure is one sentence. Needs no torch."""
 
 import logging
 from pathlib import Path
@@ -15,7 +15,7 @@ def load_tokenizer(model: Model) -> Any:
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(model.name, revision=model.revision, padding_side="left")
-    except Exception as error:  # readers of damaged files raise whatever they like
+    except Exception as error:  # readers of damaged files raise anything
         raise unreadable(model, "tokenizer", error) from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:

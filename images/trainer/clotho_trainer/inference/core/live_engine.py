@@ -9,28 +9,46 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence as Many
 
-from clotho_trainer.inference.core.engine import Completion, EngineBusyError, Request
-from clotho_trainer.inference.core.sequences import Answer, Sample, Scribe
+from clotho_trainer.inference.core.engine import Completion, EngineBusyError, Request, Scores
+from clotho_trainer.inference.core.scheduler import Scheduler
+from clotho_trainer.inference.core.scoring import score
+from clotho_trainer.inference.core.sequences import Sequence, SequenceWriter, resolve, settle, stream
 from clotho_trainer.model.live import LiveWeights
 
 log = logging.getLogger(__name__)
 
-_QUIET = 0.003  # seconds without a request end a swarm of them,
-_GATHERING = 0.03  # and so do these since its first: what is read together needs one pass
+_QUIET = 0.003  # seconds without a request end a burst of them,
+_GATHERING = 0.03  # and so do these since its first: prompts that are read together need one pass
 
 
 class LiveEngine:
     """Generates while no step is due, and lets training in between two decode steps. `drains`: training waits until
-    the sequences in flight are finished, instead of changing the weights under them."""
+    the running sequences are finished, instead of changing the weights under them.
 
-    def __init__(self, live: LiveWeights, end_tokens: frozenset[int], *, context: int, drains: bool = False) -> None:
+    The decoder's thread alone touches the scheduler and the device; requests reach it through `_arrived`.
+    """
+
+    def __init__(
+        self,
+        live: LiveWeights,
+        end_tokens: frozenset[int],
+        scheduler: Scheduler,
+        *,
+        context: int,
+        seed: int = 0,
+        drains: bool = False,
+    ) -> None:
         self._live = live
         self._context = context
         self._drains = drains
-        self._scribe = Scribe(live.tokenizer, end_tokens)
-        self._waiting: deque[Sample] = deque()
-        self._active: list[Sample] = []
+        self._end_tokens = end_tokens
+        self._scheduler = scheduler
+        self._writer = SequenceWriter(live.tokenizer)
+        self._arrived: deque[Sequence] = deque()
+        self._to_score: deque[tuple[tuple[int, ...], int, asyncio.Future[Scores]]] = deque()
+        self._next_seed = seed << 20
         self._work = threading.Condition()
         self._stopping = False
         self._failure: str | None = None
@@ -38,14 +56,14 @@ class LiveEngine:
         self._thread = threading.Thread(target=self._run, name="decoder", daemon=True)
 
     async def start(self) -> None:
-        _pardon_what_lasts()
+        _freeze_garbage_collection()
         self._thread.start()
 
     async def publish(self) -> None:
         """The weights are the ones that were trained. What their first step has imported and compiled lasts, too."""
         if not self._has_published:
             self._has_published = True
-            _pardon_what_lasts()
+            _freeze_garbage_collection()
 
     def problem(self) -> str | None:
         return self._failure
@@ -59,18 +77,43 @@ class LiveEngine:
             gc.unfreeze()
 
     async def generate(self, request: Request) -> list[Completion]:
+        limit = min(request.sampling.max_tokens, self._room_after(request.prompt))
+        sampling, loop = request.sampling, asyncio.get_running_loop()
+        ends = sampling.stop_tokens if sampling.ignore_end else sampling.stop_tokens | self._end_tokens
+        first_seed = self._next_seed if sampling.seed is None else sampling.seed % 2**31
+        self._next_seed += request.n
+        sequences = [
+            Sequence(request, loop.create_future(), limit, ends, index, first_seed + index)
+            for index in range(request.n)
+        ]
+        with self._work:
+            self._check_running()
+            self._arrived.extend(sequences)
+            self._work.notify_all()
+        return await asyncio.gather(*(sequence.future for sequence in sequences))
+
+    async def score(self, tokens: tuple[int, ...], top: int) -> Scores:
+        self._room_after(tokens[:-1])
+        future: asyncio.Future[Scores] = asyncio.get_running_loop().create_future()
+        with self._work:
+            self._check_running()
+            self._to_score.append((tokens, top, future))
+            self._work.notify_all()
+        return await future
+
+    def _check_running(self) -> None:
         if self._failure or self._stopping:
             raise EngineBusyError(self._failure or "the engine is shutting down")
-        room = self._context - len(request.prompt)
-        limit = min(request.sampling.max_tokens, room)
-        if limit < 1:
-            raise ValueError(f"the prompt has {len(request.prompt)} tokens; the model's context is {self._context}")
-        loop = asyncio.get_running_loop()
-        answer = Answer(loop, loop.create_future(), request.n)
-        with self._work:
-            self._waiting.extend(Sample(request, answer, limit) for _ in range(request.n))
-            self._work.notify_all()
-        return await answer.future
+
+    def _room_after(self, prompt: tuple[int, ...]) -> int:
+        room = self._context - len(prompt)
+        if room < 1:
+            raise ValueError(f"the prompt has {len(prompt)} tokens; the model's context is {self._context}")
+        return room
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._arrived or self._to_score) or self._scheduler.has_work
 
     @property
     def _may_admit(self) -> bool:
@@ -81,53 +124,78 @@ class LiveEngine:
             while self._wait_for_work():
                 with self._live.decoding():
                     self._enter()
-                    while self._goes_on():
+                    while self._should_continue():
+                        self._score_all()
+                        self._collect_arrived()
                         self._advance()
         except Exception as error:
             log.exception("the decoder failed")
             self._failure = f"the decoder failed: {error}"
         finally:
-            self._abandon(EngineBusyError(self._failure or "the engine is shutting down"))
+            with self._work:
+                self._stopping = True  # later requests are refused
+            self._collect_arrived()
+            self._give_up(EngineBusyError(self._failure or "the engine is shutting down"))
 
     def _wait_for_work(self) -> bool:
         with self._work:
-            if not self._waiting and not self._active:
-                self._work.wait_for(lambda: self._stopping or bool(self._waiting))
+            if not self._has_work:
+                self._work.wait_for(lambda: self._stopping or self._has_work)
                 begun = time.monotonic()
                 while self._work.wait(_QUIET) and not self._stopping and time.monotonic() - begun < _GATHERING:
                     pass
             return not self._stopping
 
-    def _goes_on(self) -> bool:
-        if self._stopping or not (self._waiting or self._active):
+    def _should_continue(self) -> bool:
+        if self._stopping or not self._has_work:
             return False
-        return not self._live.training_is_waiting or (self._drains and bool(self._active))
+        return not self._live.training_is_waiting or (self._drains and bool(self._scheduler.running))
+
+    def _collect_arrived(self) -> None:
+        if self._arrived:
+            with self._work:
+                self._scheduler.add(self._arrived)
+                self._arrived.clear()
+
+    def _score_all(self) -> None:
+        while self._to_score:
+            tokens, top, future = self._to_score.popleft()
+            if not future.done():
+                settle(future, score(self._live.model, tokens, top))
+
+    def _write(self, sequences: Many[Sequence], tokens: Many[Many[int]], logprobs: Many[Many[float]]) -> bool:
+        """Append what was sampled, and finish and answer the sequences that are complete; whether there were any."""
+        finished: list[tuple[Sequence, Completion]] = []
+        version, write = self._live.version, self._writer.write
+        for sequence, drawn, values in zip(sequences, tokens, logprobs, strict=True):
+            reason = write(sequence, drawn, values, version)
+            if reason is not None:
+                finished.append((sequence, self._writer.completion(sequence, reason)))
+        has_finished = self._scheduler.finish(sequence for sequence, _ in finished)
+        stream(sequences)
+        resolve(finished)
+        return has_finished
 
     def _enter(self) -> None:
-        """The weights may be others than last time."""
+        """The weights may have changed since the last turn."""
 
     def _advance(self) -> None:
         """Some tokens for every running sequence, and a start for those that wait."""
         raise NotImplementedError
 
     def _clear(self) -> None:
-        """Forget what is cached of the active sequences."""
-        raise NotImplementedError
+        """Forget what is cached of the running sequences."""
 
-    def _abandon(self, error: Exception) -> None:
-        lost = list(self._active)
-        if self._stopping or self._failure:
-            with self._work:
-                lost += self._waiting
-                self._waiting.clear()
+    def _give_up(self, error: Exception) -> None:
+        lost = self._scheduler.clear(with_waiting=bool(self._stopping or self._failure))
         self._clear()
-        self._active = []
-        for sample in lost:
-            sample.answer.fail(error)
+        resolve((sequence, error) for sequence in lost)
+        while self._to_score and (self._stopping or self._failure):
+            settle(self._to_score.popleft()[2], error)
 
 
-def _pardon_what_lasts() -> None:
-    """A full collection walks through half a million objects of the libraries and stops every thread for 0.3 s: it
-    need not look at those again."""
+def _freeze_garbage_collection() -> None:
+    """A full collection walks through half a million objects of the libraries and stops every thread for 0.3 s: those
+    need no second visit."""
     gc.collect()
     gc.freeze()

@@ -1,58 +1,79 @@
-"""Samples in the making: what they hold, what ends them, and how they are handed back to the event loop."""
+"""A sequence from its arrival to its last token: its state, what finishes it, and how it reaches the event loop."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
-from clotho_trainer.inference.core.engine import Completion, FinishReason, Request
+from clotho_trainer.inference.core.engine import Completion, Delta, FinishReason, Request, TopLogprobs
+
+Result = TypeVar("Result")
 
 _STOP_WINDOW = 16  # tokens beyond a stop string's own length in which it may end
 
 
-@dataclass(eq=False)
-class Answer:
-    """All samples of one request, handed back when the last is done."""
-
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[list[Completion]]"
-    missing: int
-    completions: list[Completion] = field(default_factory=list)
-
-    @property
-    def is_unwanted(self) -> bool:
-        return self.future.done()
-
-    def add(self, completion: Completion) -> None:
-        self.completions.append(completion)
-        self.missing -= 1
-        if self.missing == 0:
-            self._deliver(lambda: self.future.set_result(self.completions))
-
-    def fail(self, error: Exception) -> None:
-        self._deliver(lambda: self.future.set_exception(error))
-
-    def _deliver(self, action: Callable[[], None]) -> None:
-        self.loop.call_soon_threadsafe(lambda: None if self.future.done() else action())
+class State(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    PREEMPTED = "preempted"
+    FINISHED = "finished"
 
 
-@dataclass(eq=False)
-class Sample:
-    """One sequence that is being written."""
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One sample of a request. The scheduler alone changes `state` and `blocks`."""
 
     request: Request
-    answer: Answer
-    limit: int
+    future: "asyncio.Future[Completion]"
+    limit: int  # most tokens after the prompt
+    ends: frozenset[int] = frozenset()  # tokens that finish it
+    index: int = 0  # among the samples of its request
+    seed: int = 0
+    state: State = State.WAITING
+    blocks: list[int] = field(default_factory=list)  # its block table
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[TopLogprobs] = field(default_factory=list)
     versions: list[list[int]] = field(default_factory=list)
     stop_string: str | None = None
+    streamed: int = 0  # tokens handed to a streaming client
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.future.done()
+
+    @property
+    def past(self) -> tuple[int, ...]:
+        return (*self.request.prompt, *self.tokens) if self.tokens else self.request.prompt
+
+    @property
+    def position(self) -> int:
+        """Of the last token, whose keys and values are not cached yet."""
+        return len(self.request.prompt) + len(self.tokens) - 1
+
+    @property
+    def last_position(self) -> int:
+        return len(self.request.prompt) + self.limit - 2
 
     @property
     def room(self) -> int:
         return self.limit - len(self.tokens)
 
-    def add(self, tokens: Sequence[int], logprobs: Sequence[float], version: int) -> None:
+    @property
+    def needs_sampler(self) -> bool:
+        """The decoder draws from the whole distribution; everything else is drawn from the logits, step by step."""
+        sampling = self.request.sampling
+        return bool(
+            sampling.reshapes
+            or sampling.top_logprobs
+            or sampling.seed is not None
+            or len(self.tokens) < sampling.min_tokens
+        )
+
+    def add(self, tokens: Many[int], logprobs: Many[float], version: int) -> None:
         self.tokens.extend(tokens)
         self.logprobs.extend(logprobs)
         if self.versions and self.versions[-1][0] == version:
@@ -60,52 +81,88 @@ class Sample:
         else:
             self.versions.append([version, len(tokens)])
 
+    def take_delta(self) -> Delta:
+        start, self.streamed = self.streamed, len(self.tokens)
+        return Delta(self.index, self.tokens[start:], self.logprobs[start:], self.top_logprobs[start:])
 
-class Scribe:
-    """Writes what was drawn into samples, and knows when one is complete."""
 
-    def __init__(self, tokenizer: Any, end_tokens: frozenset[int]) -> None:
+class SequenceWriter:
+    """Appends sampled tokens to sequences and decides when one is finished."""
+
+    def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._ends = end_tokens
 
-    def write(
-        self, sample: Sample, tokens: Sequence[int], logprobs: Sequence[float], version: int
-    ) -> FinishReason | None:
-        """Up to the token that ends the sample; what was drawn beyond it is dropped."""
-        sampling = sample.request.sampling
-        ends = sampling.stop_tokens if sampling.ignore_end else sampling.stop_tokens | self._ends
-        room = sample.room
-        if not sampling.stop:
+    def write(self, sequence: Sequence, tokens: Many[int], logprobs: Many[float], version: int) -> FinishReason | None:
+        """Up to the token that finishes the sequence; what was sampled beyond it is dropped."""
+        ends, room = sequence.ends, sequence.room
+        if not sequence.request.sampling.stop:
             end = next((index for index, token in enumerate(tokens[:room]) if token in ends), None)
             taken = room if end is None else end + 1
-            sample.add(tokens[:taken], logprobs[:taken], version)
+            sequence.add(tokens[:taken], logprobs[:taken], version)
             return "stop" if end is not None else "length" if len(tokens) >= room else None
         for token, logprob in zip(tokens, logprobs, strict=True):
-            sample.add((token,), (logprob,), version)
-            if token in ends or self._has_stop_string(sample):
+            sequence.add((token,), (logprob,), version)
+            if token in ends or self._has_stop_string(sequence):
                 return "stop"
-            if sample.room == 0:
+            if sequence.room == 0:
                 return "length"
         return None
 
-    def completion(self, sample: Sample, reason: FinishReason) -> Completion:
-        text = self._text(sample.tokens)
-        if sample.stop_string is not None and sample.stop_string in text:
-            text = text.rpartition(sample.stop_string)[0]
+    def completion(self, sequence: Sequence, reason: FinishReason) -> Completion:
+        text = self._text(sequence.tokens)
+        if sequence.stop_string is not None and sequence.stop_string in text:
+            text = text.rpartition(sequence.stop_string)[0]
         return Completion(
-            tokens=tuple(sample.tokens),
-            logprobs=tuple(sample.logprobs),
+            tokens=tuple(sequence.tokens),
+            logprobs=tuple(sequence.logprobs),
             text=text,
             finish_reason=reason,
-            versions=tuple((version, count) for version, count in sample.versions),
-            stop_string=sample.stop_string,
+            versions=tuple((version, count) for version, count in sequence.versions),
+            stop_string=sequence.stop_string,
+            top_logprobs=tuple(sequence.top_logprobs),
         )
 
-    def _has_stop_string(self, sample: Sample) -> bool:
-        stops = sample.request.sampling.stop
-        tail = self._text(sample.tokens[-(max(map(len, stops)) + _STOP_WINDOW) :])
-        sample.stop_string = next((stop for stop in stops if stop in tail), None)
-        return sample.stop_string is not None
+    def _has_stop_string(self, sequence: Sequence) -> bool:
+        stops = sequence.request.sampling.stop
+        tail = self._text(sequence.tokens[-(max(map(len, stops)) + _STOP_WINDOW) :])
+        sequence.stop_string = next((stop for stop in stops if stop in tail), None)
+        return sequence.stop_string is not None
 
     def _text(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def stream(sequences: Iterable[Sequence]) -> None:
+    """Hand new tokens to the clients that stream, from the decoder's thread. The last ones come with the completion,
+    which has the text without the stop string."""
+    for sequence in sequences:
+        if (on_delta := sequence.request.on_delta) and sequence.state is State.RUNNING:
+            sequence.future.get_loop().call_soon_threadsafe(on_delta, sequence.take_delta())
+
+
+def resolve(outcomes: Iterable[tuple[Sequence, Completion | Exception]]) -> None:
+    """Answer the sequences' futures from the decoder's thread, with one wake-up of each event loop."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Sequence, Completion | Exception]]] = defaultdict(list)
+    for sequence, outcome in outcomes:
+        by_loop[sequence.future.get_loop()].append((sequence, outcome))
+    for loop, entries in by_loop.items():
+        loop.call_soon_threadsafe(_set_all, entries)
+
+
+def _set_all(entries: list[tuple[Sequence, Completion | Exception]]) -> None:
+    for sequence, outcome in entries:
+        _set(sequence.future, outcome)
+
+
+def settle(future: "asyncio.Future[Result]", outcome: Result | Exception) -> None:
+    """Answer one future from another thread."""
+    future.get_loop().call_soon_threadsafe(_set, future, outcome)
+
+
+def _set(future: "asyncio.Future[Result]", outcome: Result | Exception) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,19 +1,20 @@
 """One decode step on the device. With Triton it is a CUDA graph for each size of batch: the host only replays it."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from collections.abc import Sequence as Many
 from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
 
-from clotho_trainer.inference.paged.block_manager import SCRAP
+from clotho_trainer.inference.core.block_manager import NULL_BLOCK
+from clotho_trainer.inference.core.sequences import Sequence
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations, gathered
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 
-STEPS = 8  # at most, before the host looks at who is done
+STEPS = 8  # at most, before the host checks which sequences are finished
 _ROWS_OF_GRAPHS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -52,29 +53,17 @@ class Operations(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What the device must know of a sequence."""
-
-    token: int  # the last one, whose keys are not cached yet
-    position: int  # of that token
-    last_position: int  # where the row stops moving, whatever is asked of it
-    temperature: float
-    seed: int
-    pages: Sequence[int]
-
-
 class Decoder:
-    def __init__(self, weights: PolicyWeights, *, pages: int, page_size: int, max_rows: int, seed: int) -> None:
+    def __init__(self, weights: PolicyWeights, *, blocks: int, block_size: int, max_rows: int, seed: int) -> None:
         self._weights = weights
-        self._page_size = page_size
+        self._block_size = block_size
         self._operations, self._uses_graphs = _operations(weights, seed)
         device = weights.device
-        shape = (len(weights.layers), pages, weights.kv_heads, page_size, weights.head_dim)
+        shape = (len(weights.layers), blocks, weights.kv_heads, block_size, weights.head_dim)
         self._keys = torch.zeros(shape, dtype=weights.dtype, device=device)
         self._values = torch.zeros_like(self._keys)
-        columns = min(-(-len(weights.cos) // page_size), pages)
-        self._tables = torch.full((max_rows, columns), SCRAP, dtype=torch.int32, device=device)
+        columns = min(-(-len(weights.cos) // block_size), blocks)
+        self._tables = torch.full((max_rows, columns), NULL_BLOCK, dtype=torch.int32, device=device)
         self._tokens, self._positions, self._last, self._seeds = torch.zeros(
             4, max_rows, dtype=torch.int64, device=device
         )
@@ -108,21 +97,21 @@ class Decoder:
                 graphs.append(graph.replay)
             self._graphs[size] = (graphs[0], graphs[1])
 
-    def load(self, rows: Sequence[Row]) -> None:
-        """These rows from now on; the host knows them all, so nothing is moved about on the device."""
+    def load(self, rows: Many[Sequence]) -> None:
+        """These rows from now on; the host holds all of their state, so nothing is moved about on the device."""
         size = self._size(len(rows))
         idle = [0] * (size - len(rows))
         for target, values in (
-            (self._tokens, [row.token for row in rows]),
+            (self._tokens, [row.tokens[-1] for row in rows]),
             (self._positions, [row.position for row in rows]),
             (self._last, [row.last_position for row in rows]),
             (self._seeds, [row.seed for row in rows]),
         ):
             target[:size] = torch.tensor([*values, *idle], dtype=torch.int64)
-        self._temperatures[:size] = torch.tensor([row.temperature for row in rows] + [1.0] * len(idle))
-        columns = max(len(row.pages) for row in rows)
-        tables = [[*row.pages, *[SCRAP] * (columns - len(row.pages))] for row in rows]
-        self._tables[:size, :columns] = torch.tensor(tables + [[SCRAP] * columns] * len(idle), dtype=torch.int32)
+        self._temperatures[:size] = torch.tensor([row.request.sampling.temperature for row in rows] + [1.0] * len(idle))
+        columns = max(len(row.blocks) for row in rows)
+        tables = [[*row.blocks, *[NULL_BLOCK] * (columns - len(row.blocks))] for row in rows]
+        self._tables[:size, :columns] = torch.tensor(tables + [[NULL_BLOCK] * columns] * len(idle), dtype=torch.int32)
 
     def advance(self, rows: int, steps: int) -> tuple[list[list[int]], list[list[float]]]:
         """Tokens and log-probabilities of `steps` steps, for each row."""
@@ -140,7 +129,7 @@ class Decoder:
         return drawn.tolist(), logprobs.tolist()
 
     def logits(self, rows: int) -> torch.Tensor:
-        """Of one step; who draws from them tells the rows their tokens by `load`."""
+        """Of one step; after sampling from them, call `load` with the new tokens."""
         size = self._size(rows)
         graphs = self._graphs.get(size)
         if graphs:
@@ -149,21 +138,21 @@ class Decoder:
             self._forward_step(size)
         return self._logits[size][:rows]
 
-    def read(self, prompts: Sequence[Sequence[int]], tables: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Cache the prompts in their pages; the logits after each. Padding is on the right, where causal attention
-        never looks: what it leaves in a page is overwritten before it is seen."""
+    def prefill(self, prompts: Many[Many[int]], tables: Many[Many[int]]) -> torch.Tensor:
+        """Cache the prompts in their blocks; the logits after each. Padding is on the right, where causal attention
+        never reads: what it leaves in a block is overwritten before it is attended to."""
         w, count, longest = self._weights, len(prompts), max(map(len, prompts))
-        columns = -(-longest // self._page_size)
+        columns = -(-longest // self._block_size)
         ids = torch.tensor([[*p, *[0] * (longest - len(p))] for p in prompts], device=w.device)
-        pages = torch.tensor([[*t, *[SCRAP] * columns][:columns] for t in tables], device=w.device)
+        blocks = torch.tensor([[*t, *[NULL_BLOCK] * columns][:columns] for t in tables], device=w.device)
         positions = torch.arange(longest, device=w.device).expand(count, -1)
-        slots = pages.gather(1, positions // self._page_size) * self._page_size + positions % self._page_size
+        slots = blocks.gather(1, positions // self._block_size) * self._block_size + positions % self._block_size
 
         def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
             result = functional.scaled_dot_product_attention(
                 query.view(count, longest, w.query_heads, w.head_dim).transpose(1, 2),
-                gathered(keys, pages, longest),
-                gathered(values, pages, longest),
+                gathered(keys, blocks, longest),
+                gathered(values, blocks, longest),
                 is_causal=True,
                 enable_gqa=w.query_heads != w.kv_heads,
             )
@@ -173,7 +162,7 @@ class Decoder:
         ends = torch.tensor([index * longest + len(p) - 1 for index, p in enumerate(prompts)], device=w.device)
         return functional.linear(hidden[ends], w.head)
 
-    def copy_pages(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+    def copy_blocks(self, sources: Many[int], targets: Many[int]) -> None:
         index = torch.tensor(sources, device=self._weights.device)
         to = torch.tensor(targets, device=self._weights.device)
         for cache in (self._keys, self._values):
@@ -184,8 +173,8 @@ class Decoder:
 
     def _forward_step(self, size: int) -> None:
         positions, tables = self._positions[:size], self._tables[:size]
-        pages = tables.gather(1, (positions // self._page_size)[:, None]).squeeze(1)
-        slots = pages * self._page_size + positions % self._page_size
+        blocks = tables.gather(1, (positions // self._block_size)[:, None]).squeeze(1)
+        slots = blocks * self._block_size + positions % self._block_size
 
         def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
             return self._operations.attend(query, keys, values, positions, tables)

@@ -87,7 +87,7 @@ def _rotate_and_store(
     QUERY_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
-    PAGE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     HAS_NORM: tl.constexpr,
     IS_SCALED: tl.constexpr,
 ):
@@ -103,9 +103,9 @@ def _rotate_and_store(
         first = (first.to(tl.float32) * scale).to(first.dtype)
         second = (second.to(tl.float32) * scale).to(second.dtype)
     slot = tl.load(slots + row).to(tl.int64)
-    place = ((slot // PAGE) * KV_HEADS * PAGE + slot % PAGE) * DIM
+    place = ((slot // BLOCK_SIZE) * KV_HEADS * BLOCK_SIZE + slot % BLOCK_SIZE) * DIM
     if head >= QUERY_HEADS + KV_HEADS:
-        target = values + place + (head - QUERY_HEADS - KV_HEADS) * PAGE * DIM
+        target = values + place + (head - QUERY_HEADS - KV_HEADS) * BLOCK_SIZE * DIM
         tl.store(target + half, first)
         tl.store(target + DIM // 2 + half, second)
     else:
@@ -114,7 +114,7 @@ def _rotate_and_store(
             target = queries + (row * QUERY_HEADS + head) * DIM
             norm = query_norm
         else:
-            target = keys + place + (head - QUERY_HEADS) * PAGE * DIM
+            target = keys + place + (head - QUERY_HEADS) * BLOCK_SIZE * DIM
             norm = key_norm
         a, b = first.to(tl.float32), second.to(tl.float32)
         if HAS_NORM:
@@ -168,31 +168,31 @@ def _attend(
     GROUP: tl.constexpr,
     PADDED: tl.constexpr,
     DIM: tl.constexpr,
-    PAGE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """A program is a row, a key head and a share of the row's pages. The query heads that share the key head go
-    through its pages together, padded to what the matrix unit takes."""
+    """A program is a row, a key head and a share of the row's blocks. The query heads that share the key head go
+    through its blocks together, padded to what the matrix unit takes."""
     row = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
     length = (tl.load(positions + row) + 1).to(tl.int32)
     member = tl.arange(0, PADDED)
     dimension = tl.arange(0, DIM)
-    within = tl.arange(0, PAGE)
+    within = tl.arange(0, BLOCK_SIZE)
     which = (row * KV_HEADS + head) * GROUP + member
     is_member = member < GROUP
     query = tl.load(queries + which[:, None] * DIM + dimension[None, :], mask=is_member[:, None], other=0.0)
-    share = tl.cdiv(length, SPLITS * PAGE)
+    share = tl.cdiv(length, SPLITS * BLOCK_SIZE)
     first = split * share
-    last = tl.minimum(first + share, tl.cdiv(length, PAGE))
+    last = tl.minimum(first + share, tl.cdiv(length, BLOCK_SIZE))
     top = tl.full([PADDED], float("-inf"), tl.float32)
     total = tl.zeros([PADDED], tl.float32)
     mixed = tl.zeros([PADDED, DIM], tl.float32)
     for index in range(first, last):
-        page = tl.load(tables + row * table_stride + index).to(tl.int64)
-        start = (page * KV_HEADS + head) * PAGE * DIM
-        seen = index * PAGE + within < length
+        block = tl.load(tables + row * table_stride + index).to(tl.int64)
+        start = (block * KV_HEADS + head) * BLOCK_SIZE * DIM
+        seen = index * BLOCK_SIZE + within < length
         where = start + within[:, None] * DIM + dimension[None, :]
         key = tl.load(keys + where, mask=seen[:, None], other=0.0)
         score = tl.dot(query, tl.trans(key), input_precision="ieee") * (scale * 1.4426950408889634)
@@ -308,7 +308,7 @@ class TritonOperations:
             QUERY_HEADS=w.query_heads,
             KV_HEADS=w.kv_heads,
             DIM=w.head_dim,
-            PAGE=keys.shape[2],
+            BLOCK_SIZE=keys.shape[2],
             HAS_NORM=has_norm,
             IS_SCALED=qkv.scale is not None,
             num_warps=1,
@@ -359,7 +359,7 @@ class TritonOperations:
             GROUP=group,
             PADDED=max(16, triton.next_power_of_2(group)),
             DIM=w.head_dim,
-            PAGE=keys.shape[2],
+            BLOCK_SIZE=keys.shape[2],
             SPLITS=splits,
             num_warps=4,
             num_stages=2,
@@ -399,5 +399,5 @@ def _empty_rows(like, width, rounds):
 
 
 def _or_any(tensor, other):
-    """Kernels want a pointer even where they do not look."""
+    """Kernels take a pointer even where they do not read."""
     return other if tensor is None else tensor

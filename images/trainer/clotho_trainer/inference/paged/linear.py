@@ -90,7 +90,7 @@ class FusedLinear:
 
 class FusedFp8Linear(FusedLinear):
     """The same over a base in 8 bits. A is there twice, rounded and what rounding left over: together they are as exact
-    as in 16 bits. The scale of a row is not applied here: whoever reads the result does it in passing."""
+    as in 16 bits. The scale of a row is not applied here: the next operation applies it while it reads the result."""
 
     takes_fp8 = True
     copies_of_adapters = 2

@@ -9,11 +9,11 @@ _GIB = 2**30
 @dataclass(frozen=True)
 class Budget:
     total: int
-    used: int  # by the weights and whatever else is there already
+    used: int  # by the weights and whatever else is allocated already
     optimizer: int
     cache: int
-    pages: int
-    page_size: int
+    blocks: int
+    block_size: int
 
     @property
     def activations(self) -> int:
@@ -23,19 +23,19 @@ class Budget:
         parts = {
             "weights": self.used,
             "optimiser": self.optimizer,
-            f"key-value cache of {self.pages * self.page_size} tokens": self.cache,
+            f"key-value cache of {self.blocks * self.block_size} tokens": self.cache,
             "activations": self.activations,
         }
         return f"{self.total / _GIB:.1f} GiB: " + ", ".join(f"{size / _GIB:.1f} {name}" for name, size in parts.items())
 
 
 def divide(
-    *, total: int, used: int, trainable: int, bytes_per_token: int, rows: int, tokens_a_row: int, page_size: int
+    *, total: int, used: int, trainable: int, bytes_per_token: int, rows: int, tokens_a_row: int, block_size: int
 ) -> Budget:
-    """As many pages as full batches can ever need, if they fit; at least enough for one sequence."""
+    """As many blocks as full batches can ever need, if they fit; at least enough for one sequence."""
     optimizer = trainable * 12  # a gradient and two moments in float32
-    pages_a_row = -(-tokens_a_row // page_size)
-    page_bytes = page_size * bytes_per_token
-    affordable = int(max(total - used - optimizer, 0) * _CACHE_SHARE) // page_bytes
-    pages = max(min(rows * pages_a_row, affordable), pages_a_row) + 1
-    return Budget(total, used, optimizer, pages * page_bytes, pages, page_size)
+    blocks_a_row = -(-tokens_a_row // block_size)
+    block_bytes = block_size * bytes_per_token
+    affordable = int(max(total - used - optimizer, 0) * _CACHE_SHARE) // block_bytes
+    blocks = max(min(rows * blocks_a_row, affordable), blocks_a_row) + 1
+    return Budget(total, used, optimizer, blocks * block_bytes, blocks, block_size)

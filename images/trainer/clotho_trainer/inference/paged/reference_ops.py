@@ -12,7 +12,7 @@ from clotho_trainer.model.fp8 import rounded
 
 
 class PlainOperations:
-    """Keys and values lie in pages: [page, head, place in the page, dimension]."""
+    """Keys and values lie in blocks: [block, head, offset in the block, dimension]."""
 
     def __init__(self, weights: PolicyWeights, seed: int) -> None:
         self._weights = weights
@@ -39,7 +39,7 @@ class PlainOperations:
         keys: torch.Tensor,
         values: torch.Tensor,
     ) -> torch.Tensor:
-        """Queries, normalised and rotated; keys and values go to their slot, which is page * size + place."""
+        """Queries, normalised and rotated; keys and values go to their slot, which is block * size + offset."""
         w = self._weights
         rows = len(qkv.values)
         heads = qkv.scaled[:, : layer.qkv.width].reshape(rows, -1, w.head_dim)
@@ -47,9 +47,9 @@ class PlainOperations:
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
         cos, sin = (table[positions].repeat(1, 2)[:, None] for table in (w.cos, w.sin))
-        pages, places = slots // keys.shape[2], slots % keys.shape[2]
-        keys[pages, :, places] = _rotated(key, cos, sin)
-        values[pages, :, places] = value
+        blocks, offsets = slots // keys.shape[2], slots % keys.shape[2]
+        keys[blocks, :, offsets] = _rotated(key, cos, sin)
+        values[blocks, :, offsets] = value
         return _rotated(query, cos, sin).reshape(rows, -1)
 
     def gated(self, gate_up: Rows, width: int, *, rounds: bool) -> Rows:
@@ -69,12 +69,12 @@ class PlainOperations:
         w = self._weights
         longest = int(positions.max()) + 1
         gathered_keys, gathered_values = (gathered(cache, tables, longest) for cache in (keys, values))
-        seen = torch.arange(longest, device=query.device) <= positions[:, None]
+        is_visible = torch.arange(longest, device=query.device) <= positions[:, None]
         result = functional.scaled_dot_product_attention(
             query.view(len(query), w.query_heads, 1, w.head_dim),
             gathered_keys,
             gathered_values,
-            attn_mask=seen[:, None, None],
+            attn_mask=is_visible[:, None, None],
             enable_gqa=w.query_heads != w.kv_heads,
         )
         return result.reshape(len(query), -1)
@@ -97,10 +97,10 @@ class PlainOperations:
 
 
 def gathered(cache: torch.Tensor, tables: torch.Tensor, length: int) -> torch.Tensor:
-    """The first `length` tokens of each row's pages, side by side: [row, head, token, dimension]."""
+    """The first `length` tokens of each row's blocks, side by side: [row, head, token, dimension]."""
     size = cache.shape[2]
-    pages = cache[tables[:, : -(-length // size)]]
-    return pages.transpose(1, 2).flatten(2, 3)[:, :, :length]
+    blocks = cache[tables[:, : -(-length // size)]]
+    return blocks.transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

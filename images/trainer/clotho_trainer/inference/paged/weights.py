@@ -1,4 +1,4 @@
-"""The policy's weights as the fast engine wants them, without a second copy: the model's own parameters become views
+"""The policy's weights in the layout of the fast engine, without a second copy: the model's own parameters become views
 of larger matrices, so that layers with a common input run as one product and training still owns the weights."""
 
 from dataclasses import dataclass

@@ -1,14 +1,15 @@
 """Decodes with the model's own modules: no second copy, no synchronisation, requests batched as they come."""
 
 import logging
-from itertools import groupby
 
 import torch
 
+from clotho_trainer.inference.core.block_manager import BlockManager
 from clotho_trainer.inference.core.engine import EngineBusyError
 from clotho_trainer.inference.core.live_engine import LiveEngine
 from clotho_trainer.inference.core.sampler import Sampler
-from clotho_trainer.inference.core.sequences import Sample
+from clotho_trainer.inference.core.scheduler import Prefill, Scheduler
+from clotho_trainer.inference.core.sequences import Sequence, State
 from clotho_trainer.inference.transformers.ragged import RaggedBatch
 from clotho_trainer.model.live import LiveWeights
 
@@ -18,6 +19,8 @@ _PREFILL_TOKENS = 32_768  # read in one pass when many prompts wait
 
 
 class TransformersEngine(LiveEngine):
+    """The rows of the batch are the scheduler's running sequences, in this order."""
+
     def __init__(
         self,
         live: LiveWeights,
@@ -28,72 +31,48 @@ class TransformersEngine(LiveEngine):
         seed: int = 0,
         drains: bool = False,
     ) -> None:
-        super().__init__(live, end_tokens, context=context, drains=drains)
-        self._max_rows = max_rows
-        self._next: torch.Tensor | None = None
+        blocks = BlockManager(max_rows + 1, block_size=context)  # its cache grows as needed: rows are the only limit
+        scheduler = Scheduler(blocks, max_running=max_rows, max_prefill_tokens=_PREFILL_TOKENS)
+        super().__init__(live, end_tokens, scheduler, context=context, seed=seed, drains=drains)
+        self._next = torch.zeros(0, dtype=torch.long, device=live.device)  # the last token of each row
         self._sampler = Sampler(live.device, end_tokens, seed)
         self._batch = RaggedBatch(live.model)
 
     def _advance(self) -> None:
+        scheduler = self._scheduler
         try:
-            if self._active and self._next is not None:
-                self._next = self._draw(self._batch.step(self._next), self._active)
-            if newcomers := self._admit():
-                self._begin(newcomers)
+            rows = scheduler.running
+            if scheduler.finish_cancelled():
+                self._keep(rows)
+            if scheduler.running:
+                self._draw(scheduler.running, self._batch.step(self._next))
+            if self._may_admit and (prefills := scheduler.admit()):
+                self._prefill(prefills)
         except torch.OutOfMemoryError:
-            self._max_rows = max(1, min(len(self._active), self._max_rows) // 2)
-            log.warning("out of GPU memory while decoding: at most %d sequences together from now on", self._max_rows)
-            self._abandon(EngineBusyError("out of GPU memory while decoding; ask again"))
+            scheduler.max_running = max(1, len(scheduler.running) // 2)
+            log.warning(
+                "out of GPU memory while decoding: at most %d sequences together from now on", scheduler.max_running
+            )
+            self._give_up(EngineBusyError("out of GPU memory while decoding; retry the request"))
             torch.cuda.empty_cache()
 
-    def _admit(self) -> list[Sample]:
-        newcomers: list[Sample] = []
-        tokens = 0
-        if not self._may_admit:
-            return newcomers
-        with self._work:
-            while self._waiting and len(self._active) + len(newcomers) < self._max_rows and tokens < _PREFILL_TOKENS:
-                sample = self._waiting.popleft()
-                if sample.answer.is_unwanted:
-                    continue
-                if not newcomers or newcomers[-1].request is not sample.request:
-                    tokens += len(sample.request.prompt)
-                newcomers.append(sample)
-        return newcomers
+    def _prefill(self, prefills: list[Prefill]) -> None:
+        logits = self._batch.join([each.past for each in prefills], [len(each.sequences) for each in prefills])
+        self._draw([sequence for each in prefills for sequence in each.sequences], logits)
 
-    def _begin(self, newcomers: list[Sample]) -> None:
-        """Samples of one request stand next to each other, so their prompt is read once."""
-        batches = [list(rows) for _, rows in groupby(newcomers, key=lambda sample: id(sample.request))]
-        prompts = [rows[0].request.prompt for rows in batches]
-        before, self._active = self._active, [*self._active, *newcomers]
-        logits = self._batch.join(prompts, [len(rows) for rows in batches])
-        self._next = self._draw(logits, newcomers, before)
+    def _draw(self, sequences: list[Sequence], logits: torch.Tensor) -> None:
+        """A token for each of `sequences`, which are the last rows of the batch; the rows before have theirs."""
+        rows = self._scheduler.running
+        drawn = self._sampler.draw(logits, sequences)
+        self._next = torch.cat([self._next[: len(rows) - len(sequences)], drawn.choice])
+        if self._write(sequences, [(token,) for token in drawn.tokens], [(value,) for value in drawn.logprobs]):
+            self._keep(rows)
 
-    def _draw(
-        self, logits: torch.Tensor, samples: list[Sample], others: list[Sample] | None = None
-    ) -> torch.Tensor | None:
-        """A token for each of `samples`; `others` stand before them in the batch and have theirs already."""
-        wishes = [(sample.request.sampling, len(sample.tokens)) for sample in samples]
-        choice, tokens, logprobs = self._sampler.draw(logits, wishes)
-        following = choice if self._next is None or not others else torch.cat([self._next, choice])
-        version, kept = self._live.version, list(range(len(others or ())))
-        for index, (sample, token, logprob) in enumerate(zip(samples, tokens, logprobs, strict=True), len(kept)):
-            if sample.answer.is_unwanted:
-                continue
-            reason = self._scribe.write(sample, (token,), (logprob,), version)
-            if reason is None:
-                kept.append(index)
-            else:
-                sample.answer.add(self._scribe.completion(sample, reason))
-        return self._keep(kept, following)
-
-    def _keep(self, kept: list[int], following: torch.Tensor) -> torch.Tensor | None:
-        if len(kept) == len(self._active):
-            return following
+    def _keep(self, rows: list[Sequence]) -> None:
+        kept = [index for index, sequence in enumerate(rows) if sequence.state is State.RUNNING]
         self._batch.keep(kept)
-        self._active = [self._active[index] for index in kept]
-        return following[torch.tensor(kept, device=following.device)] if kept else None
+        self._next = self._next[torch.tensor(kept, dtype=torch.long, device=self._next.device)]
 
     def _clear(self) -> None:
-        self._next = None
+        self._next = self._next[:0]
         self._batch.clear()

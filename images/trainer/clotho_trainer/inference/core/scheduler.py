@@ -1,0 +1,157 @@
+"""Which sequences run: admits those that wait, shares common prefixes, allocates and frees blocks, preempts.
+
+Pure bookkeeping without torch: engines execute what it decides.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from clotho_trainer.inference.core.block_manager import BlockManager
+from clotho_trainer.inference.core.sequences import Sequence, State
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Admitted sequences with the same past: it is read once, for the first of them."""
+
+    past: tuple[int, ...]
+    sequences: list[Sequence]
+
+    def block_copies(self, block_size: int) -> list[tuple[int, int]]:
+        """(source, target): the last block of the past is each sequence's own where it is partly filled."""
+        if len(self.past) % block_size == 0:
+            return []
+        first, *others = self.sequences
+        return [(first.blocks[-1], other.blocks[-1]) for other in others]
+
+
+class Scheduler:
+    """`watermark`: blocks kept free for each running sequence when another is admitted."""
+
+    def __init__(
+        self, blocks: BlockManager, *, max_running: int, max_prefill_tokens: int, watermark: float = 0.0
+    ) -> None:
+        self.max_running = max_running
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._blocks = blocks
+        self._max_prefill_tokens = max_prefill_tokens
+        self._watermark = watermark
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    @property
+    def free_blocks(self) -> int:
+        return self._blocks.free_count
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        self.waiting.extend(sequences)
+
+    def admit(self) -> list[Prefill]:
+        """In the order of arrival, while there are rows and blocks."""
+        prefills: dict[tuple[int, ...], Prefill] = {}
+        admitted = tokens = 0
+        while self.waiting and len(self.running) + admitted < self.max_running and tokens < self._max_prefill_tokens:
+            sequence = self.waiting[0]
+            if sequence.is_cancelled:
+                self._drop(self.waiting.popleft())
+                continue
+            past = sequence.past
+            prefill = prefills.get(past)
+            if not self._allocate_past(sequence, len(past), prefill):
+                break
+            self.waiting.popleft()
+            sequence.state = State.RUNNING
+            admitted += 1
+            if prefill is None:
+                prefills[past] = Prefill(past, [sequence])
+                tokens += len(past)
+            else:
+                prefill.sequences.append(sequence)
+        for prefill in prefills.values():
+            self.running += prefill.sequences
+        return list(prefills.values())
+
+    def reserve(self, steps: int) -> bool:
+        """Blocks for the next `steps` tokens of every running sequence; whether any block table changed.
+
+        When no block is free the youngest sequence is preempted: its past is read again once it is re-admitted.
+        """
+        has_changed = False
+        for sequence in tuple(self.running):
+            last = min(sequence.position + steps - 1, sequence.last_position)
+            if last < len(sequence.blocks) * self._blocks.block_size or sequence.state is not State.RUNNING:
+                continue
+            has_changed = True
+            missing = self._blocks.needed(last + 1) - len(sequence.blocks)
+            while missing > self._blocks.free_count and sequence.state is State.RUNNING:
+                self._preempt_youngest()
+            if sequence.state is State.RUNNING:
+                sequence.blocks += self._blocks.allocate(missing)
+        return has_changed
+
+    def finish(self, sequences: Iterable[Sequence]) -> bool:
+        """Free their blocks; whether there were any."""
+        has_changed = False
+        for sequence in sequences:
+            has_changed = True
+            self._drop(sequence)
+        if has_changed:
+            self.running = [sequence for sequence in self.running if sequence.state is State.RUNNING]
+        return has_changed
+
+    def finish_cancelled(self) -> bool:
+        return self.finish([sequence for sequence in self.running if sequence.is_cancelled])
+
+    def clear(self, *, with_waiting: bool) -> list[Sequence]:
+        """Finish all that run, and those that wait on request; the sequences that were given up."""
+        lost = list(self.running)
+        if with_waiting:
+            lost += self.waiting
+            self.waiting.clear()
+        self.finish(lost)
+        return lost
+
+    def _allocate_past(self, sequence: Sequence, length: int, shared: Prefill | None) -> bool:
+        """Full blocks of a common past are shared; the last, partly filled one is each sequence's own."""
+        needed = self._blocks.needed(length)
+        if shared is None:
+            if self._blocks.free_count < needed + int(len(self.running) * self._watermark):
+                return False
+            sequence.blocks = self._blocks.allocate(needed)
+            return True
+        full = length // self._blocks.block_size
+        if self._blocks.free_count < needed - full:
+            return False
+        common = shared.sequences[0].blocks[:full]
+        self._blocks.share(common)
+        sequence.blocks = [*common, *self._blocks.allocate(needed - full)]
+        return True
+
+    def _preempt_youngest(self) -> None:
+        sequence = self.running.pop()
+        self._release(sequence, State.PREEMPTED)
+        self.waiting.appendleft(sequence)
+
+    def _drop(self, sequence: Sequence) -> None:
+        self._release(sequence, State.FINISHED)
+
+    def _release(self, sequence: Sequence, state: State) -> None:
+        sequence.state = state
+        self._blocks.free(sequence.blocks)
+        sequence.blocks = []
+
+
+def prefill_batches(prefills: Iterable[Prefill], max_tokens: int) -> Iterator[list[Prefill]]:
+    """Pasts of like length together, so that little is padded."""
+    batch: list[Prefill] = []
+    for prefill in sorted(prefills, key=lambda entry: len(entry.past)):
+        if batch and (len(batch) + 1) * len(prefill.past) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(prefill)
+    if batch:
+        yield batch

@@ -1,0 +1,170 @@
+"""Which sequences run, which wait, and who owns which block: decided without a model."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from clotho_trainer.inference.core.block_manager import BlockManager
+from clotho_trainer.inference.core.engine import Completion, Request, Sampling
+from clotho_trainer.inference.core.scheduler import Prefill, Scheduler, prefill_batches
+from clotho_trainer.inference.core.sequences import Sequence as Running
+from clotho_trainer.inference.core.sequences import State
+
+BLOCK = 4
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+def scheduler(blocks: int = 100, *, rows: int = 8, prefill: int = 1000, watermark: float = 0.0) -> Scheduler:
+    """`blocks` can be allocated; the null block comes on top."""
+    manager = BlockManager(blocks + 1, BLOCK)
+    return Scheduler(manager, max_running=rows, max_prefill_tokens=prefill, watermark=watermark)
+
+
+def sequence(loop: asyncio.AbstractEventLoop, prompt: str, limit: int = 20) -> Running:
+    future: asyncio.Future[Completion] = loop.create_future()
+    return Running(Request(tuple(map(ord, prompt)), Sampling()), future, limit)
+
+
+def text(entries: Sequence[Running]) -> str:
+    return " ".join("".join(map(chr, entry.request.prompt)) for entry in entries)
+
+
+def write(entries: Sequence[Running], count: int) -> None:
+    for entry in entries:
+        entry.add([120] * count, [-1.0] * count, version=0)
+
+
+@dataclass
+class Admission:
+    name: str
+    prompts: str
+    running: str
+    waiting: str = ""
+    blocks: int = 100
+    rows: int = 8
+    prefill: int = 1000
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Admission("everything fits", "aa bb cc", running="aa bb cc"),
+        Admission("as many as there are rows", "aa bb cc", rows=2, running="aa bb", waiting="cc"),
+        Admission("as many as there are blocks", "aaaa bbbb cccc", blocks=2, running="aaaa bbbb", waiting="cccc"),
+        Admission("nothing overtakes a long prompt", "aaaaaaaaa b", blocks=2, running="", waiting="aaaaaaaaa b"),
+        Admission("one pass reads only so many tokens", "aaaa bbbb cc", prefill=5, running="aaaa bbbb", waiting="cc"),
+        Admission("a common prompt counts once in a pass", "aaaa aaaa bbbb", prefill=5, running="aaaa aaaa bbbb"),
+        Admission("equal prompts run next to each other", "aa bb aa", running="aa aa bb"),
+        Admission("sharing saves blocks", "aaaaa aaaaa aaaaa", blocks=4, running="aaaaa aaaaa aaaaa"),
+    ],
+    ids=lambda case: case.name,
+)
+def test_admission(case: Admission, loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(case.blocks, rows=case.rows, prefill=case.prefill)
+    decides.add(sequence(loop, prompt) for prompt in case.prompts.split())
+    decides.admit()
+    assert (text(decides.running), text(decides.waiting)) == (case.running, case.waiting)
+    assert {entry.state for entry in decides.running} <= {State.RUNNING}
+    assert {entry.state for entry in decides.waiting} <= {State.WAITING}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "own_blocks", "copied"),
+    [("abc", 1, True), ("abcd", 0, False), ("abcdef", 1, True)],
+    ids=["one partly filled block", "one full block", "a full block and a partly filled one"],
+)
+def test_full_blocks_of_a_common_prompt_are_shared_and_the_last_is_copied(
+    prompt: str, own_blocks: int, copied: bool, loop: asyncio.AbstractEventLoop
+) -> None:
+    decides = scheduler()
+    decides.add([sequence(loop, prompt), sequence(loop, prompt)])
+    (prefill,) = decides.admit()
+    first, second = prefill.sequences
+    assert len(set(second.blocks) - set(first.blocks)) == own_blocks
+    assert prefill.block_copies(BLOCK) == ([(first.blocks[-1], second.blocks[-1])] if copied else [])
+    decides.finish([first])
+    taken = 100 - decides.free_blocks
+    assert taken == len(second.blocks), "what the other still needs stays allocated"
+    decides.finish([second])
+    assert decides.free_blocks == 100
+
+
+def test_free_blocks_are_kept_for_the_running_when_others_are_admitted(loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(blocks=6, watermark=0.5)
+    decides.add(sequence(loop, prompt) for prompt in ("aaaa", "bbbb", "cccc", "dddd"))
+    decides.admit()
+    assert text(decides.running) == "aaaa bbbb cccc dddd", "the first batch may fill the cache"
+    decides.add([sequence(loop, "eeee")])
+    decides.admit()
+    assert text(decides.waiting) == "eeee", "two free blocks, and two are kept for the four that run"
+    decides.finish(decides.running[:2])
+    decides.admit()
+    assert text(decides.running) == "cccc dddd eeee"
+
+
+def test_blocks_grow_with_the_sequence_and_never_beyond_its_limit(loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler()
+    entry = sequence(loop, "abc", limit=4)
+    decides.add([entry])
+    decides.admit()
+    write([entry], 1)
+    assert not decides.reserve(1), "the fourth token still fits"
+    assert decides.reserve(2)
+    assert len(entry.blocks) == 2
+    assert not decides.reserve(100), "the limit of four tokens needs no third block"
+
+
+def test_the_youngest_is_preempted_when_blocks_run_out_and_comes_back_first(loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(blocks=3)
+    old, middle, young = entries = [sequence(loop, prompt) for prompt in ("aaaa", "bbbb", "cccc")]
+    decides.add(entries)
+    decides.admit()
+    write(entries, 1)
+    decides.add([sequence(loop, "dddd")])
+    assert decides.reserve(1)
+    assert text(decides.running) == "aaaa", "its second block came from the youngest; the next had none left"
+    assert [entry.state for entry in (old, middle, young)] == [State.RUNNING, State.PREEMPTED, State.PREEMPTED]
+    assert text(decides.waiting) == "bbbb cccc dddd"
+    decides.finish([old])
+    (again,) = decides.admit()
+    assert again.past == (*middle.request.prompt, 120), "what was sampled already is read, not sampled again"
+    assert middle.state is State.RUNNING
+
+
+def test_cancelled_sequences_leave_whether_they_run_or_wait(loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(rows=1)
+    running, waiting, last = entries = [sequence(loop, prompt) for prompt in ("aaaa", "bbbb", "cccc")]
+    decides.add(entries)
+    decides.admit()
+    assert not decides.finish_cancelled()
+    running.future.cancel()
+    waiting.future.cancel()
+    assert decides.finish_cancelled()
+    decides.admit()
+    assert decides.running == [last]
+    assert [running.state, waiting.state] == [State.FINISHED, State.FINISHED]
+    assert decides.free_blocks == 99
+
+
+@pytest.mark.parametrize(("with_waiting", "lost"), [(False, "aa"), (True, "aa bb")])
+def test_clearing_frees_every_block(with_waiting: bool, lost: str, loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(rows=1)
+    decides.add([sequence(loop, "aa"), sequence(loop, "bb")])
+    decides.admit()
+    assert text(decides.clear(with_waiting=with_waiting)) == lost
+    assert (decides.free_blocks, decides.running) == (100, [])
+    assert decides.has_work is not with_waiting
+
+
+def test_pasts_of_like_length_are_read_together() -> None:
+    pasts = [(0,) * length for length in (30, 4, 5, 28, 3)]
+    batches = list(prefill_batches([Prefill(past, []) for past in pasts], max_tokens=60))
+    assert [[len(each.past) for each in batch] for batch in batches] == [[3, 4, 5], [28, 30]]
