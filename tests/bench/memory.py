@@ -113,7 +113,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _chance(output: str, expected: object) -> float:
-    """Random weights say nothing that could be judged, and without differences there is no gradient."""
+    """Answers of random weights cannot be judged, and without differences there is no gradient."""
     return random.random()  # noqa: S311
 
 

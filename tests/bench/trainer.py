@@ -171,7 +171,7 @@ def _from_log(lines: list[dict[str, Any]], options: argparse.Namespace) -> dict[
     total, training = (_mean([step[key] for step in measured]) for key in ("seconds_per_step", "seconds_training"))
     tokens = _mean([step["tokens_per_second"] * step["seconds_per_step"] for step in measured])
     peaks = [step["gpu/memory_peak_bytes"] / 2**30 for step in steps if "gpu/memory_peak_bytes" in step]
-    said = ("fast engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
+    shown = ("fast engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
     return {
         "seconds_per_step": total,
         "train_seconds": training,
@@ -182,7 +182,7 @@ def _from_log(lines: list[dict[str, Any]], options: argparse.Namespace) -> dict[
         "peak_gib": round(max(peaks), 1) if peaks else None,
         "clipped_share": steps[-1].get("clip_ratio/region_mean"),
         "logprob_difference": steps[-1].get("sampling/logprob_difference"),
-        "said": [line["message"] for line in lines if any(part in line.get("message", "") for part in said)],
+        "log": [line["message"] for line in lines if any(part in line.get("message", "") for part in shown)],
     }
 
 
@@ -211,7 +211,8 @@ def _serving(options: argparse.Namespace) -> dict[str, Any]:
 async def _serve(backend: Any, options: argparse.Namespace) -> dict[str, Any]:
     from aiohttp import web
 
-    from clotho_trainer.inference.server import InferenceServer, Service
+    from clotho_trainer.inference.server import InferenceServer
+    from clotho_trainer.inference.service import Service
 
     server, port = InferenceServer(TOKEN), _free_port()
     server.service = Service(

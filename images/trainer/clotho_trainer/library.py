@@ -74,10 +74,12 @@ class TrainingResult:
         instructions: str = "",
     ) -> str:
         """What the trained policy answers, without its thoughts."""
-        from clotho_trainer.generation import Wish, generate
+        from clotho_trainer.generation import GenerationOptions, generate
 
-        wish = Wish(max_new_tokens, temperature, repetition_penalty, instructions, tools_from(list(tools), "tools"))
-        return generate(self._backend, prompt, wish)
+        options = GenerationOptions(
+            max_new_tokens, temperature, repetition_penalty, instructions, tools_from(list(tools), "tools")
+        )
+        return generate(self._backend, prompt, options)
 
     def export(self, path: str | Path, *formats: str, quantization: Quantization = "q8_0") -> Path:
         """Merged weights as `gguf` (unless told otherwise) or `safetensors`, from the last checkpoint."""

@@ -15,7 +15,7 @@ from clotho_contract.config import RunConfig
 from clotho_contract.settings import Inference, Vllm
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import EngineBusyError, Request, Sampling
-from clotho_trainer.inference.vllm import VllmEngine, command_line
+from clotho_trainer.inference.vllm import VllmEngine, _completion_request, command_line
 from clotho_trainer.model.live import LiveWeights
 from integration.trainer.tiny import backend, config
 
@@ -79,7 +79,7 @@ async def test_a_server_elsewhere_gets_adapters_on_a_shared_volume_and_is_left_c
         assert folder.name.startswith("tiny-1-")
         await engine.stop()
         assert list((tmp_path / "shared").iterdir()) == []
-        assert server.returncode is None, "it is not ours to end"
+        assert server.returncode is None, "a server elsewhere is left running"
     finally:
         server.kill()
         await server.wait()
@@ -100,6 +100,28 @@ async def test_samples_are_stamped_with_the_adapter_that_made_them(engine: VllmE
     assert "policy-v11" in kept
 
 
+async def test_alternatives_and_scores_of_given_tokens(engine: VllmEngine) -> None:
+    (completion,) = await engine.generate(Request((5, 6), Sampling(max_tokens=2, top_logprobs=2)))
+    assert completion.top_logprobs == (((7, -0.5), (8, -1.5)),) * 2
+    scores = await engine.score((5, 6, 9), 1)
+    assert scores.logprobs == (None, -0.25, -0.25)
+    assert scores.top_logprobs == (None, ((6, -0.25),), ((9, -0.25),))
+
+
+def test_every_sampling_field_is_passed_on() -> None:
+    sampling = Sampling(
+        min_p=0.1, presence_penalty=0.2, frequency_penalty=0.3, repetition_penalty=1.1, logit_bias=((5, 2.0),), seed=9
+    )
+    body = _completion_request(Request((5,), sampling), "policy-v0", 64)
+    assert {name: body[name] for name in ("min_p", "presence_penalty", "frequency_penalty", "seed")} == {
+        "min_p": 0.1,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.3,
+        "seed": 9,
+    }
+    assert (body["repetition_penalty"], body["logit_bias"]) == (1.1, {"5": 2.0})
+
+
 async def test_a_prompt_and_its_answer_stay_within_the_context(engine: VllmEngine) -> None:
     long = await engine.generate(Request((5,) * 60, Sampling(max_tokens=100)))
     assert len(long[0].tokens) == 4
@@ -118,7 +140,7 @@ async def test_a_dead_vllm_is_a_problem_and_not_a_hang(engine: VllmEngine) -> No
         await engine.generate(Request((5,), Sampling()))
 
 
-async def test_a_vllm_that_cannot_start_ends_the_run_with_its_words_in_the_log(
+async def test_a_vllm_that_cannot_start_ends_the_run_with_its_output_in_the_log(
     live: LiveWeights, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = config(model)
@@ -130,6 +152,6 @@ async def test_a_vllm_that_cannot_start_ends_the_run_with_its_words_in_the_log(
     assert "no GPU to be found" in caplog.text
 
 
-async def test_an_image_without_vllm_says_so(live: LiveWeights, model: Path, tmp_path: Path) -> None:
+async def test_an_image_without_vllm_is_an_error(live: LiveWeights, model: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match="this image has no vllm command"):
         await VllmEngine(config(model), live, tmp_path / "adapters", 64).start()

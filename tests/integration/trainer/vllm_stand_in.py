@@ -29,16 +29,23 @@ async def complete(request: web.Request) -> web.Response:
     if body["model"] not in adapters:
         return web.json_response({"message": f"The model `{body['model']}` does not exist."}, status=404)
     tokens = [7] * body["max_tokens"]
+    top = {f"token_id:{7 + rank}": -0.5 - rank for rank in range(body.get("logprobs") or 0)}
+    prompt_logprobs = [None] + [{str(token): {"logprob": -0.25}} for token in body["prompt"][1:]]
     choice = {
         "text": "c" * len(tokens),
         "token_ids": tokens,
         "prompt_token_ids": body["prompt"],
-        "logprobs": {"token_logprobs": [-0.5] * len(tokens), "tokens": ["c"] * len(tokens)},
+        "logprobs": {
+            "token_logprobs": [-0.5] * len(tokens),
+            "tokens": ["c"] * len(tokens),
+            "top_logprobs": [top] * len(tokens),
+        },
+        "prompt_logprobs": prompt_logprobs if "prompt_logprobs" in body else None,
         "finish_reason": "length",
         "stop_reason": None,
     }
     seen = json.dumps({"body": body, "adapters": sorted(adapters)})
-    return web.json_response({"choices": [choice] * body["n"]}, headers={"X-Seen": seen.replace("\n", " ")})
+    return web.json_response({"choices": [choice] * body.get("n", 1)}, headers={"X-Seen": seen.replace("\n", " ")})
 
 
 async def health(_: web.Request) -> web.Response:

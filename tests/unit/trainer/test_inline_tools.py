@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.rollouts.inline.tool_calls import Malformed, ToolCall, content_of, parse, without_thought
+from clotho_trainer.model.tool_calls import Malformed, ToolCall, content_of, parse, without_thought
 from clotho_trainer.rollouts.inline.tools import from_function, methods_of, tools_from
 
 

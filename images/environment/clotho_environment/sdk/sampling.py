@@ -77,7 +77,7 @@ class SamplingClient:
         """Sample continuations of a plain text."""
         request = self._openai_request(sampling) | {"prompt": prompt}
         if self._want_tokens:
-            request["logprobs"] = 1
+            request["logprobs"] = 0  # the sampled token's alone
         return await self._sample("/v1/completions", request, self._read_openai, n)
 
     async def generate(self, tokens: Sequence[int], *, n: int | None = None, **sampling: Any) -> list[Completion]:

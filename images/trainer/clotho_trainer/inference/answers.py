@@ -1,17 +1,72 @@
-"""What each dialect expects back. Every answer says which policy wrote it."""
+"""What each dialect expects back, whole or as a stream. Every answer names the policy version that wrote it."""
 
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from dataclasses import dataclass, field
 from typing import Any
 
-from clotho_trainer.inference.core.engine import Completion
+from clotho_trainer.inference.core.engine import Completion, Scores, TopLogprobs
 
 Decode = Callable[[int], str]
 
 
-def stamp(completion: Completion) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Tokens with their log-probabilities, sampled or given."""
+
+    tokens: Sequence[int]
+    logprobs: Sequence[float | None]
+    top_logprobs: Sequence[TopLogprobs | None] = ()
+
+    @classmethod
+    def of(cls, completion: Completion) -> "Scored":
+        return cls(completion.tokens, completion.logprobs, completion.top_logprobs)
+
+    @classmethod
+    def prompt(cls, tokens: Sequence[int], scores: Scores) -> "Scored":
+        return cls(tokens, scores.logprobs, scores.top_logprobs)
+
+    def __add__(self, other: "Scored") -> "Scored":
+        return Scored(
+            [*self.tokens, *other.tokens],
+            [*self.logprobs, *other.logprobs],
+            [*self.top_logprobs, *other.top_logprobs],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What all parts of one OpenAI answer have in common."""
+
+    kind: str
+    model: str
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def wrap(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> dict[str, Any]:
+        prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
+        body = {
+            "id": f"{prefix}-{self.id}",
+            "object": self.kind,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+        return body if usage is None else body | {"usage": usage}
+
+
+def usage(prompts: Sequence[Sequence[int]], completions: Sequence[Completion]) -> dict[str, int]:
+    prompt_tokens = sum(map(len, prompts))
+    completion_tokens = sum(len(completion.tokens) for completion in completions)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def versions(completion: Completion) -> dict[str, Any]:
     """The oldest version, and the tokens each wrote when weights changed under the sequence."""
     return {
         "policy_version": completion.version,
@@ -19,83 +74,97 @@ def stamp(completion: Completion) -> dict[str, Any]:
     }
 
 
-def sglang(completion: Completion, prompt_tokens: int, with_logprobs: bool) -> dict[str, Any]:
-    meta: dict[str, Any] = {
-        "id": uuid.uuid4().hex,
-        "finish_reason": {"type": completion.finish_reason, "matched": completion.stop_string},
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": len(completion.tokens),
-        **stamp(completion),
-    }
-    if with_logprobs:
-        texts = repeat(None, len(completion.tokens))
-        meta["output_token_logprobs"] = list(zip(completion.logprobs, completion.tokens, texts, strict=True))
-    return {"text": completion.text, "output_ids": completion.tokens, "meta_info": meta}
-
-
-def text_completion(
-    model: str, answers: Sequence[tuple[list[int], list[Completion]]], decode: Decode, with_logprobs: bool
-) -> dict[str, Any]:
-    choices: list[dict[str, Any]] = []
-    for prompt, completions in answers:
-        for completion in completions:
-            logprobs = None
-            if with_logprobs:
-                tokens = [decode(token) for token in completion.tokens]
-                logprobs = {"tokens": tokens, "token_logprobs": completion.logprobs, "top_logprobs": None}
-            choices.append(_choice(len(choices), completion, prompt) | {"text": completion.text, "logprobs": logprobs})
-    return _envelope("text_completion", "cmpl", model, answers, choices)
-
-
-def chat_completion(
-    model: str, prompt: list[int], completions: list[Completion], decode: Decode, with_logprobs: bool
-) -> dict[str, Any]:
-    choices = []
-    for index, completion in enumerate(completions):
-        logprobs = {"content": _chat_logprobs(completion, decode)} if with_logprobs else None
-        message = {"role": "assistant", "content": completion.text}
-        choices.append(_choice(index, completion, prompt) | {"message": message, "logprobs": logprobs})
-    return _envelope("chat.completion", "chatcmpl", model, [(prompt, completions)], choices)
-
-
-def model_list(model: str, context: int) -> dict[str, Any]:
-    entry = {"id": model, "object": "model", "owned_by": "clotho", "max_model_len": context}
-    return {"object": "list", "data": [entry]}
-
-
-def _chat_logprobs(completion: Completion, decode: Decode) -> list[dict[str, Any]]:
-    pairs = zip(completion.tokens, completion.logprobs, strict=True)
-    return [
-        {"token": (text := decode(token)), "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-        for token, logprob in pairs
-    ]
-
-
-def _choice(index: int, completion: Completion, prompt: list[int]) -> dict[str, Any]:
+def choice(index: int, completion: Completion, prompt: Sequence[int]) -> dict[str, Any]:
+    """The fields of a finished choice beside its text."""
     return {
         "index": index,
         "finish_reason": completion.finish_reason,
         "stop_reason": completion.stop_string,
         "token_ids": completion.tokens,
         "prompt_token_ids": prompt,
-        **stamp(completion),
+        **versions(completion),
     }
 
 
-def _envelope(
-    kind: str,
-    prefix: str,
-    model: str,
-    answers: Sequence[tuple[list[int], list[Completion]]],
-    choices: list[dict[str, Any]],
+def sglang(
+    completion: Completion, prompt_tokens: int, *, with_logprobs: bool, prompt: Scored | None = None
 ) -> dict[str, Any]:
-    read = sum(len(prompt) for prompt, _ in answers)
-    written = sum(len(completion.tokens) for _, completions in answers for completion in completions)
-    return {
-        "id": f"{prefix}-{uuid.uuid4().hex}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": model,
-        "choices": choices,
-        "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
+    meta: dict[str, Any] = {
+        "id": uuid.uuid4().hex,
+        "finish_reason": {"type": completion.finish_reason, "matched": completion.stop_string},
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": len(completion.tokens),
+        **versions(completion),
     }
+    if with_logprobs:
+        meta["output_token_logprobs"] = _sglang_logprobs(completion.tokens, completion.logprobs)
+        if completion.top_logprobs:
+            meta["output_top_logprobs"] = [_sglang_top(top) for top in completion.top_logprobs]
+    if prompt is not None:
+        meta["input_token_logprobs"] = _sglang_logprobs(prompt.tokens, prompt.logprobs)
+        if prompt.top_logprobs:
+            meta["input_top_logprobs"] = [_sglang_top(top or ()) for top in prompt.top_logprobs]
+    return {"text": completion.text, "output_ids": completion.tokens, "meta_info": meta}
+
+
+def sglang_part(text: str, scored: Scored, prompt_tokens: int, *, with_logprobs: bool) -> dict[str, Any]:
+    """Of a sequence that is still being sampled."""
+    meta: dict[str, Any] = {
+        "finish_reason": None,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": len(scored.tokens),
+    }
+    if with_logprobs:
+        meta["output_token_logprobs"] = _sglang_logprobs(scored.tokens, scored.logprobs)
+    return {"text": text, "output_ids": scored.tokens, "meta_info": meta}
+
+
+def text_logprobs(scored: Scored, decode: Decode, offset: int = 0) -> dict[str, Any]:
+    """As OpenAI's completions have them; offsets count characters of the answer's text."""
+    texts = [decode(token) for token in scored.tokens]
+    offsets = []
+    for text in texts:
+        offsets.append(offset)
+        offset += len(text)
+    tops = [_named(top, decode) if top is not None else None for top in scored.top_logprobs]
+    return {
+        "tokens": texts,
+        "token_logprobs": scored.logprobs,
+        "top_logprobs": tops or None,
+        "text_offset": offsets,
+    }
+
+
+def chat_logprobs(scored: Scored, decode: Decode) -> dict[str, Any]:
+    tops = scored.top_logprobs or [()] * len(scored.tokens)
+    entries = zip(scored.tokens, scored.logprobs, tops, strict=True)
+    return {
+        "content": [
+            _chat_logprob(token, logprob, decode)
+            | {"top_logprobs": [_chat_logprob(other, value, decode) for other, value in top or ()]}
+            for token, logprob, top in entries
+        ]
+    }
+
+
+def model_list(model: str, context: int, created: int) -> dict[str, Any]:
+    entry = {"id": model, "object": "model", "created": created, "owned_by": "clotho", "max_model_len": context}
+    return {"object": "list", "data": [entry]}
+
+
+def _sglang_logprobs(tokens: Sequence[int], logprobs: Sequence[float | None]) -> list[Any]:
+    return [(logprob, token, None) for logprob, token in zip(logprobs, tokens, strict=True)]
+
+
+def _sglang_top(top: TopLogprobs) -> list[Any]:
+    return [(logprob, token, None) for token, logprob in top]
+
+
+def _named(top: TopLogprobs, decode: Decode) -> dict[str, float]:
+    """By text, as OpenAI has it; of tokens with the same text the likeliest counts."""
+    return {decode(token): logprob for token, logprob in reversed(top)}
+
+
+def _chat_logprob(token: int, logprob: float | None, decode: Decode) -> dict[str, Any]:
+    text = decode(token)
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

@@ -19,7 +19,14 @@ from clotho_contract.config import RunConfig
 from clotho_contract.lines import lines_of
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.hardware import gpus
-from clotho_trainer.inference.core.engine import Completion, EngineBusyError, FinishReason, Request
+from clotho_trainer.inference.core.engine import (
+    Completion,
+    EngineBusyError,
+    FinishReason,
+    Request,
+    Scores,
+    TopLogprobs,
+)
 from clotho_trainer.model.live import LiveWeights
 
 log = logging.getLogger(__name__)
@@ -30,6 +37,12 @@ _PORT = 8004
 
 class _Logprobs(Struct):
     token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None = None  # by "token_id:5"
+
+
+class _PromptLogprob(Struct):
+    logprob: float
+    rank: int | None = None
 
 
 class _Choice(Struct):
@@ -38,6 +51,7 @@ class _Choice(Struct):
     logprobs: _Logprobs
     finish_reason: str
     stop_reason: str | int | None = None
+    prompt_logprobs: list[dict[int, _PromptLogprob] | None] | None = None
 
 
 class _Answer(Struct):
@@ -165,12 +179,24 @@ class VllmEngine:
         if len(request.prompt) >= self._context:
             raise ValueError(f"the prompt has {len(request.prompt)} tokens; the engine's context is {self._context}")
         version, name = self._loaded[-1]  # the whole answer comes from this adapter
-        body = await self._post("/v1/completions", _completion_request(request, name, self._context))
+        answer = await self._complete(_completion_request(request, name, self._context))
+        return [_completion(choice, version, request.sampling.top_logprobs) for choice in answer.choices]
+
+    async def score(self, tokens: tuple[int, ...], top: int) -> Scores:
+        if problem := self.problem():
+            raise EngineBusyError(problem)
+        if len(tokens) >= self._context:
+            raise ValueError(f"the prompt has {len(tokens)} tokens; the engine's context is {self._context}")
+        body = {"model": self._loaded[-1][1], "prompt": list(tokens), "max_tokens": 1, "prompt_logprobs": top}
+        answer = await self._complete(body | {"logprobs": 0, "return_token_ids": True})
+        return _scores(tokens, answer.choices[0].prompt_logprobs or [], top)
+
+    async def _complete(self, request: dict[str, Any]) -> _Answer:
+        body = await self._post("/v1/completions", request)
         try:
-            answer = msgspec.json.decode(body, type=_Answer)
+            return msgspec.json.decode(body, type=_Answer)
         except msgspec.MsgspecError as error:
-            raise EngineBusyError(f"vLLM answered something unexpected: {error}") from error
-        return [_completion(choice, version) for choice in answer.choices]
+            raise EngineBusyError(f"vLLM sent an answer of an unknown form: {error}") from error
 
     def _write_adapter(self, name: str) -> Path:
         staging, final = self._folder / f".{name}", self._folder / name
@@ -224,16 +250,23 @@ def _completion_request(request: Request, model: str, context: int) -> dict[str,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "logit_bias": {str(token): bias for token, bias in sampling.logit_bias},
+        "seed": sampling.seed,
         "min_tokens": sampling.min_tokens,
         "ignore_eos": sampling.ignore_end,
         "stop": list(sampling.stop),
         "stop_token_ids": sorted(sampling.stop_tokens),
-        "logprobs": 0,
+        "logprobs": sampling.top_logprobs,
         "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
     }
 
 
-def _completion(choice: _Choice, version: int) -> Completion:
+def _completion(choice: _Choice, version: int, top: int) -> Completion:
     reason: FinishReason = "length" if choice.finish_reason == "length" else "stop"
     return Completion(
         tokens=tuple(choice.token_ids),
@@ -242,7 +275,24 @@ def _completion(choice: _Choice, version: int) -> Completion:
         finish_reason=reason,
         versions=((version, len(choice.token_ids)),),
         stop_string=choice.stop_reason if isinstance(choice.stop_reason, str) else None,
+        top_logprobs=tuple(_alternatives(entry, top) for entry in choice.logprobs.top_logprobs or ()) if top else (),
     )
+
+
+def _alternatives(entry: dict[str, float], top: int) -> TopLogprobs:
+    """vLLM adds the sampled token where it is not among the likeliest."""
+    ordered = sorted(entry.items(), key=lambda pair: -pair[1])[:top]
+    return tuple((int(name.removeprefix("token_id:")), logprob) for name, logprob in ordered)
+
+
+def _scores(tokens: tuple[int, ...], entries: list[dict[int, _PromptLogprob] | None], top: int) -> Scores:
+    logprobs: list[float | None] = []
+    alternatives: list[TopLogprobs | None] = []
+    for token, entry in zip(tokens, entries, strict=True):
+        logprobs.append(entry[token].logprob if entry else None)
+        ordered = sorted((entry or {}).items(), key=lambda pair: -pair[1].logprob)[:top]
+        alternatives.append(tuple((other, value.logprob) for other, value in ordered) if entry else None)
+    return Scores(tuple(logprobs), tuple(alternatives) if top else ())
 
 
 def _environment(gpu_count: int) -> dict[str, str]:

@@ -20,7 +20,8 @@ from clotho_contract.names import DATA_PATH, DATA_VARIABLE, INFERENCE_PORT, TOKE
 from clotho_contract.serving import add_health_routes
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError, classify
-from clotho_trainer.inference.server import InferenceServer, Service
+from clotho_trainer.inference.server import InferenceServer
+from clotho_trainer.inference.service import Service
 from clotho_trainer.process import preflight
 from clotho_trainer.process.training import Training
 from clotho_trainer.reporting.board import Board

@@ -13,7 +13,14 @@ import numpy as np
 from clotho_contract.config import RunConfig
 from clotho_contract.settings import Lora
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.inference.core.engine import Completion, Engine, EngineBusyError, FinishReason, Request
+from clotho_trainer.inference.core.engine import (
+    Completion,
+    Engine,
+    EngineBusyError,
+    FinishReason,
+    Request,
+    Scores,
+)
 from clotho_trainer.model.tokenizer import load_tokenizer
 from clotho_trainer.training.batch import Batch, Row, Rules
 
@@ -161,12 +168,20 @@ class TinkerEngine:
         values = self._sampler[1].compute_logprobs(types.ModelInput.from_ints(tokens)).result()
         return [0.0 if value is None else float(value) for value in values]
 
+    async def score(self, tokens: tuple[int, ...], top: int) -> Scores:
+        if top:
+            raise ValueError("the tinker backend has no top log-probabilities")
+        _, *values = await asyncio.to_thread(self.logprobs, list(tokens))
+        return Scores((None, *values))
+
     async def generate(self, request: Request) -> list[Completion]:
         if self._sampler is None:
             raise EngineBusyError("no weights have been published to the service yet")
         sampling = request.sampling
         if sampling.min_tokens or sampling.ignore_end:
             raise ValueError("the tinker backend always ends at the end token: min_tokens and ignore_eos cannot be had")
+        if sampling.min_p or sampling.has_penalties or sampling.logit_bias or sampling.top_logprobs:
+            raise ValueError("the tinker backend has no min_p, penalties, logit_bias or top log-probabilities")
         limit, length = self._backend.context, len(request.prompt)
         if length >= limit:
             raise ValueError(f"the prompt has {length} tokens; training.maxTokens is {limit}")
@@ -179,6 +194,7 @@ class TinkerEngine:
             top_p=sampling.top_p,
             top_k=sampling.top_k or -1,
             stop=stops or None,
+            seed=sampling.seed,
         )
         prompt = types.ModelInput.from_ints(list(request.prompt))
         try:

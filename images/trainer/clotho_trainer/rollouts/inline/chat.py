@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clotho_trainer.failures import TrainerError
+from clotho_trainer.model.tool_calls import ToolCall, parse
 from clotho_trainer.rollouts.inline.records import Message
-from clotho_trainer.rollouts.inline.tool_calls import ToolCall, parse
 
 _MARK = "clothomark"  # found again in rendered text; plain letters survive every template
 _RESULT = "clothoresult"

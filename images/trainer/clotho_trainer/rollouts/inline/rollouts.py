@@ -9,12 +9,12 @@ from typing import Any
 from clotho_contract.trajectory import IGNORE_INDEX, NO_LOGPROB
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import Completion, Engine, EngineBusyError, Request, Sampling
-from clotho_trainer.rollouts.inline import tool_calls
+from clotho_trainer.model import tool_calls
+from clotho_trainer.model.tool_calls import Malformed, ToolCall
 from clotho_trainer.rollouts.inline.chat import Chat
 from clotho_trainer.rollouts.inline.entries import brief, place
 from clotho_trainer.rollouts.inline.records import Message, Record
 from clotho_trainer.rollouts.inline.rewards import Outcome
-from clotho_trainer.rollouts.inline.tool_calls import Malformed, ToolCall
 from clotho_trainer.rollouts.inline.tools import Tool, failure_text, methods_of
 
 _ATTEMPTS, _PAUSE_SECONDS = 10, 0.5

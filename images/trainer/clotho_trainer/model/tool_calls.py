@@ -18,7 +18,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Malformed:
-    """Meant as a call, but not one: the policy is told why."""
+    """Meant as a call, but not one; `problem` goes back to the policy."""
 
     problem: str
 
