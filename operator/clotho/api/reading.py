@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from clotho.api.metadata import Metadata
+from clotho.api.nesting import PROBLEM, is_too_deep
 
 Spec = TypeVar("Spec")
 Status = TypeVar("Status")
@@ -26,6 +27,8 @@ def read(
         status = msgspec.convert(envelope.status or {}, status_type)
     except msgspec.ValidationError:
         status = status_type()  # it is derived again
+    if is_too_deep(body.get("spec")):
+        return envelope.metadata, f"spec: {PROBLEM}", status
     try:
         return envelope.metadata, msgspec.convert(body.get("spec", {}), spec_type), status
     except msgspec.ValidationError as error:
