@@ -18,6 +18,7 @@ class Metadata(Struct, frozen=True, kw_only=True, rename="camel"):
     deletion_timestamp: datetime | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
 
     @property
     def is_being_deleted(self) -> bool:

@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from clotho.api.lockable import ENVIRONMENT_CONFIG, LEAVES, Path, value_at
 from clotho.api.status import LimitsInForce, PolicyInForce
+from clotho.api.templates import template_problems
 from clotho.api.training_policy import AnyPolicy, TrainingPolicy, UnreadablePolicy
 from clotho.api.training_run import TrainingRunSpec
 
@@ -26,11 +27,13 @@ class Policy(PolicyInForce, frozen=True):
     @property
     def in_force(self) -> PolicyInForce:
         """What a run remembers of it."""
-        return PolicyInForce(names=self.names, locked=self.locked, limits=self.limits)
+        return PolicyInForce(
+            names=self.names, locked=self.locked, limits=self.limits, template_fields=self.template_fields
+        )
 
 
 def combine(policies: Iterable[AnyPolicy]) -> Policy:
-    """The strictest word counts: the smallest number, and only what every list allows. None at all allow everything."""
+    """The strictest applies: the smallest number, and only what every list allows. No policy at all limits nothing."""
     ordered = sorted(policies, key=lambda policy: policy.metadata.name)
     readable = [policy for policy in ordered if isinstance(policy, TrainingPolicy)]
     limits = [policy.spec.limits for policy in readable]
@@ -51,8 +54,15 @@ def combine(policies: Iterable[AnyPolicy]) -> Policy:
             images=tuple(each.images for each in limits if each.images is not None),
             models=tuple(each.models for each in limits if each.models is not None),
         ),
+        template_fields=_in_every(policy.spec.permissions.template_fields for policy in readable),
         problems=tuple(problems),
     )
+
+
+def _in_every(lists: Iterable[tuple[str, ...] | None]) -> tuple[str, ...]:
+    """What all of those that say something about it permit."""
+    given = [frozenset(each) for each in lists if each is not None]
+    return tuple(sorted(frozenset.intersection(*given))) if given else ()
 
 
 def _smallest(numbers: Iterable[int | None]) -> int | None:
@@ -139,10 +149,22 @@ def _strangers(asked: Tree, policy: PolicyInForce) -> Iterator[str]:
         yield from _template_problems(where, template, policy)
 
 
+def template_violations(spec: TrainingRunSpec, policy: PolicyInForce | None) -> tuple[str, ...]:
+    """Fields that the run's pod templates may not set. They hold without any policy; a policy can permit more."""
+    permitted = frozenset(policy.template_fields if policy is not None else ())
+    templates = _templates(msgspec.to_builtins(spec))
+    return tuple(problem for where, each in templates for problem in template_problems(where, each, permitted))
+
+
 def pod_violations(image: str, template: Tree, policy: PolicyInForce) -> tuple[str, ...]:
     """For an Environment or an InferenceTest, which have pods as well."""
     broken = policy.problems if isinstance(policy, Policy) else ()
-    return (*broken, *_image_problems("image", [image], policy), *_template_problems("template", template, policy))
+    return (
+        *broken,
+        *_image_problems("image", [image], policy),
+        *_template_problems("template", template, policy),
+        *template_problems("template", template, frozenset(policy.template_fields)),
+    )
 
 
 def _template_problems(where: str, template: Tree, policy: PolicyInForce) -> Iterator[str]:

@@ -82,6 +82,9 @@ class ComponentStatus(StatusPart, frozen=True):
     pod: Annotated[str, Meta(description="Name of the pod; for environments, of the first.")] = ""
     restarts: Annotated[int, Meta(description="Pods that were replaced, for whatever reason.")] = 0
     failures: Annotated[int, Meta(description="Restarts that count against restarts.limit.")] = 0
+    dependency_failures: Annotated[
+        int, Meta(description="Restarts in a row because something that the component depends on did not answer.")
+    ] = 0
     last_exit: LastExit | None = None
     retries: Annotated[tuple[Retry, ...], Meta(description="Pods that wait for their replacement.")] = ()
 
@@ -167,6 +170,9 @@ class PolicyInForce(StatusPart, frozen=True):
         default_factory=dict
     )
     limits: LimitsInForce = LimitsInForce()
+    template_fields: Annotated[
+        tuple[str, ...], Meta(description="Fields that pod templates may set besides the usual ones.")
+    ] = ()
 
     @property
     def title(self) -> str:

@@ -14,6 +14,7 @@ from clotho_contract.settings import PositiveInt, Settings
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 # Letters that need no quoting in a regular expression, but for the dot: the API server matches them with CEL.
 Glob = Annotated[str, Meta(min_length=1, max_length=512, pattern=r"^[-A-Za-z0-9._/:@*]+$")]
+TemplateField = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[-A-Za-z0-9._/]+$")]
 _GLOBS: Final = "`*` stands for any text, slashes included; end a registry or an organisation with a slash."
 
 
@@ -40,11 +41,25 @@ class Limits(Settings, frozen=True):
     ] = None
 
 
+class Permissions(Settings, frozen=True):
+    """What runs may do beyond the defaults; what is absent is not permitted."""
+
+    template_fields: Annotated[
+        Annotated[tuple[TemplateField, ...], Meta(max_length=64)] | None,
+        Meta(
+            description="Fields that pod templates may set besides the usual ones, such as spec.shareProcessNamespace, "
+            "containers.volumeDevices or volumes.csi. Some are never permitted: service accounts, host namespaces, "
+            "hostPath, and anything against the restricted Pod Security profile."
+        ),
+    ] = None
+
+
 class TrainingPolicySpec(Settings, frozen=True):
-    """Locked fields and limits of the namespace's runs. Of several policies the strictest word counts."""
+    """Locked fields, limits and permissions of the namespace's runs. Of several policies the strictest applies."""
 
     locked: Locked = field(default_factory=Locked)
     limits: Limits = field(default_factory=Limits)
+    permissions: Permissions = field(default_factory=Permissions)
 
 
 class TrainingPolicy(Struct, frozen=True, kw_only=True):

@@ -169,6 +169,8 @@ def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: 
     subject = _subject(test, seen.environment)
     if isinstance(subject, _Ruling):
         return msgspec.structs.replace(subject, results=ruling.results)
+    if wrong := testing.address_problems(test, settings.render):
+        return msgspec.structs.replace(ruling, problem=f"the spec is not allowed: {'; '.join(wrong)}")
     if wrong := pod_violations(subject.image, subject.template, combine(seen.policies)):
         return msgspec.structs.replace(ruling, problem=f"the spec is not allowed: {'; '.join(wrong)}")
     metadata = test.metadata

@@ -8,6 +8,7 @@ Manifest = dict[str, Any]
 
 MAIN: Final = "main"
 USER_ID: Final = 65532
+HUNG_GRACE: Final = 10  # seconds
 ENVIRONMENT_CODE_PATH: Final = "/environment"
 EVERY_CONTAINER: Final[Manifest] = {
     "securityContext": {
@@ -71,15 +72,19 @@ def port(name: str, number: int) -> Manifest:
 
 
 def probes(number: int) -> Manifest:
-    """Frequent readiness, so that nothing waits for it; patient liveness, so that a busy moment does not kill."""
+    """Frequent readiness, so that nothing waits for it; patient liveness, so that a busy moment does not kill.
+
+    A process that fails its liveness probe hangs: it does not get the pod's grace period to save its work.
+    """
 
     def ask(path: str) -> Manifest:
         return {"httpGet": {"path": path, "port": number}, "timeoutSeconds": 5}
 
+    killed = {"terminationGracePeriodSeconds": HUNG_GRACE}
     return {
-        "startupProbe": ask("/healthz") | {"periodSeconds": 1, "failureThreshold": 300},
+        "startupProbe": ask("/healthz") | {"periodSeconds": 1, "failureThreshold": 300} | killed,
         "readinessProbe": ask("/readyz") | {"periodSeconds": 1, "failureThreshold": 3},
-        "livenessProbe": ask("/healthz") | {"periodSeconds": 10, "failureThreshold": 6},
+        "livenessProbe": ask("/healthz") | {"periodSeconds": 10, "failureThreshold": 6} | killed,
     }
 
 

@@ -19,6 +19,7 @@ from clotho.render.containers import (
     resources,
     value,
 )
+from clotho.render.disk import scratch
 from clotho.render.metadata import object_metadata, selector
 from clotho.render.names import base_name
 from clotho.render.objects import tcp
@@ -68,7 +69,7 @@ def describing_pod(environment: Environment, source: Described, settings: Render
         "activeDeadlineSeconds": LIFE_SECONDS,
         "terminationGracePeriodSeconds": 5,
         "containers": [main],
-        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "512Mi"}}, *code],
+        "volumes": [scratch("tmp", "512Mi"), *code],
     }
     head = object_metadata(
         metadata,

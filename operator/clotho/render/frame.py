@@ -2,8 +2,11 @@
 
 from typing import Any, Final
 
+from clotho.api.templates import forbidden_problems
 from clotho.render.containers import EVERY_CONTAINER, MAIN, POD_SECURITY, Manifest
+from clotho.render.disk import bound_disk
 from clotho.render.merge import TemplateError, merge
+from clotho.render.restricted import restricted_problems
 from clotho.render.settings import RenderSettings
 
 _FIXED: Final = (  # not for templates
@@ -35,17 +38,32 @@ def pod(metadata: Manifest, spec: Manifest, settings: RenderSettings) -> Manifes
 
 def finish(pod: Manifest, template: dict[str, Any], path: str, settings: RenderSettings) -> Manifest:
     """Put the person's template over the pod, then make every container lawful, the template's own ones too."""
+    if problem := next(forbidden_problems(path, template), ""):
+        raise TemplateError(problem)
     if template:
         pod = _override(pod, template, path)
+    security = _object(pod["spec"].get("securityContext"), f"{path}.spec.securityContext")
+    pod["spec"]["securityContext"] = POD_SECURITY | security
     default_image = next((c.get("image", "") for c in pod["spec"].get("containers", ()) if c["name"] == MAIN), "")
     for kind in ("initContainers", "containers"):
         if kind in pod["spec"]:
             pod["spec"][kind] = [_lawful(each, default_image, settings, path) for each in pod["spec"][kind]]
+    pod["spec"] = bound_disk(pod["spec"])
+    if problem := next(restricted_problems(pod), ""):
+        raise TemplateError(f"{path}: {problem}: pods of runs keep to the restricted Pod Security profile")
     return pod
 
 
+def _object(value: Any, path: str) -> Manifest:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise TemplateError(f"{path}: expected an object")
+    return value
+
+
 def _override(pod: Manifest, template: dict[str, Any], path: str) -> Manifest:
-    """Everything can be overridden but what the operator recognises its pods by and what keeps them harmless."""
+    """Names, labels and fixed fields stay, whatever got past the allow-list of api/templates.py."""
     if unknown := sorted(set(template) - {"metadata", "spec"}):
         raise TemplateError(f"{path}: unknown field {unknown[0]}; a template has metadata and spec")
     theirs = merge({"metadata": pod["metadata"], "spec": pod["spec"]}, template, path)

@@ -31,6 +31,7 @@ from clotho.render.containers import (
     value,
     variables_of,
 )
+from clotho.render.disk import scratch
 from clotho.render.metadata import object_metadata
 from clotho.render.names import base_name, claim_name, pod_name
 from clotho.render.objects import CONFIG_KEY, trainer_claim_name
@@ -80,7 +81,7 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
         "subdomain": base_name(run.metadata),
         "terminationGracePeriodSeconds": API_SERVER_GRACE,
         "containers": [main],
-        "volumes": [*_shared_volumes(run), _claim_or_scratch("data", claim)],
+        "volumes": [*_shared_volumes(run), _claim_or_scratch("data", claim, run.spec.storage.api_server_size)],
     }
     labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts)}
     pod = _pod(run, API_SERVER, spec, settings, labels)
@@ -144,8 +145,9 @@ def _trainer_container(run: TrainingRun, settings: RenderSettings, command: str,
 def _trainer_volumes(run: TrainingRun) -> list[Manifest]:
     return [
         *_shared_volumes(run),
-        _claim_or_scratch("data", trainer_claim_name(run)),
-        _claim_or_scratch("models", run.spec.model.claim_name),  # an init container of the template may fill it
+        _claim_or_scratch("data", trainer_claim_name(run), run.spec.storage.size),
+        # An init container of the template may fill it.
+        _claim_or_scratch("models", run.spec.model.claim_name, run.spec.storage.size),
     ]
 
 
@@ -183,7 +185,7 @@ def environment_pod(
         "terminationGracePeriodSeconds": ENVIRONMENT_GRACE,
         "initContainers": [wait],
         "containers": [main],
-        "volumes": [*_shared_volumes(run), {"name": "work", "emptyDir": {}}, *code],
+        "volumes": [*_shared_volumes(run), scratch("work", "1Gi"), *code],
     }
     labels = {ENVIRONMENT_LABEL: environment.name, INDEX_LABEL: str(index), RESTARTS_LABEL: str(restarts)}
     pod = _pod(run, ENVIRONMENT, spec, settings, labels, pod_name(run.metadata, ENVIRONMENT, environment.name, index))
@@ -240,11 +242,11 @@ def _shared_volumes(run: TrainingRun) -> list[Manifest]:
     items = [{"key": CONFIG_KEY, "path": CONFIG_PATH.name}]  # the tokens stay out of the mounted folder
     return [
         {"name": "config", "secret": {"secretName": base_name(run.metadata), "items": items}},
-        {"name": "tmp", "emptyDir": {}},
+        scratch("tmp", "10Gi"),
     ]
 
 
-def _claim_or_scratch(name: str, claim: str) -> Manifest:
+def _claim_or_scratch(name: str, claim: str, size: str) -> Manifest:
     if claim:
         return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
-    return {"name": name, "emptyDir": {}}
+    return scratch(name, size)

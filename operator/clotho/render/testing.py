@@ -1,6 +1,7 @@
 """The pods of an inference test, one a model, and the wall around them."""
 
 import ipaddress
+import re
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from clotho.render.containers import (
     resources,
     variables_of,
 )
+from clotho.render.disk import scratch
 from clotho.render.metadata import object_metadata, selector
 from clotho.render.names import base_name
 from clotho.render.objects import egress_to_dns, tcp
@@ -29,8 +31,21 @@ from clotho.render.settings import RenderSettings
 COMPONENT: Final = "inference-test"
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 LENIENCE_SECONDS: Final = 600  # for pulling the image; the environment itself keeps the time limit
-_PRIVATE: Final = ("10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
-_PRIVATE_V6: Final = ("::1/128", "fc00::/7", "fe80::/10")
+_PRIVATE: Final = (  # this host, private, shared, loopback, link-local, benchmarks, multicast, reserved
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+)
+_PRIVATE_V6: Final = ("::1/128", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8")
+_NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
 
 
 class Subject(Struct, frozen=True, kw_only=True):
@@ -73,7 +88,7 @@ def trial_pod(test: InferenceTest, subject: Subject, index: int, settings: Rende
         "activeDeadlineSeconds": spec.timeout_seconds + LENIENCE_SECONDS,
         "terminationGracePeriodSeconds": 5,
         "containers": [main],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *code],
+        "volumes": [scratch("tmp", "4Gi"), *code],
     }
     name = trial_pod_name(test.metadata, index)
     head = object_metadata(test.metadata, name, kind=INFERENCE_TEST_KIND, component=COMPONENT)
@@ -91,6 +106,25 @@ def _key(model: TestedModel, default_secret: str) -> list[Manifest]:
     if not secret:
         return []
     return [{"name": KEY_VARIABLE, "valueFrom": {"secretKeyRef": {"name": secret, "key": model.secret_key}}}]
+
+
+def address_problems(test: InferenceTest, settings: RenderSettings) -> tuple[str, ...]:
+    """Private addresses are nodes, Services, the Kubernetes API and metadata services: the administrator opens them."""
+    found = ((index, _address_problem(_server(model)[0], settings)) for index, model in enumerate(test.spec.models))
+    return tuple(f"models[{index}].baseUrl: {problem}" for index, problem in found if problem)
+
+
+def _address_problem(host: str, settings: RenderSettings) -> str:
+    try:
+        address = ipaddress.IPv4Address(host)
+    except ValueError:
+        is_odd = _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2])
+        return f"{host} is neither a name nor an address of four numbers" if is_odd else ""
+    is_private = any(address in ipaddress.IPv4Network(network) for network in _PRIVATE)
+    opened = [ipaddress.ip_network(network) for network in settings.test_networks]
+    if is_private and not any(address in network for network in opened):
+        return f"{host} is not a public address; name a Service, or have the administrator add it to runs.testNetworks"
+    return ""
 
 
 def trial_wall(test: InferenceTest, settings: RenderSettings) -> Manifest:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from clotho_dev.ports import free_port
 from rig.cluster_access import Body, ClusterAccess, component, condition, eventually
 from rig.fake_kubelet import FakeKubelet
 from rig.operator_process import OperatorProcess
+
+StartOperator = Callable[..., Awaitable[OperatorProcess]]
 
 ROOT = Path(__file__).parents[3]
 KEY = "sk-a-key-of-somebody"
@@ -145,8 +147,9 @@ async def model_server() -> AsyncIterator[str]:
 
 
 async def test_a_hostile_file_is_told_and_a_good_one_beside_it_is_described_and_tried(
-    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, tmp_path: Path
+    cluster: ClusterAccess, kubelet: FakeKubelet, start_operator: StartOperator, tmp_path: Path
 ) -> None:
+    await start_operator(CLOTHO_NETWORK_TEST_NETWORKS="127.0.0.0/8")  # the models are served on this machine
     kubelet.makes_ready = False
     (tmp_path / "hostile.py").write_text(HOSTILE)
     (tmp_path / "mine.py").write_text(GOOD)

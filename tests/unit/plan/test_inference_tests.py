@@ -206,6 +206,14 @@ def test_what_cannot_work_fails_without_a_pod(seen: Environment, config: Body, w
     assert words in world.status["message"]
 
 
+def test_a_private_address_fails_without_a_pod() -> None:
+    world = World(environmentName="", entry="letters", models=[{"name": "m", "baseUrl": "http://169.254.169.254/v1"}])
+    world.settle()
+    assert world.phase == "Failed"
+    assert "models[0].baseUrl: 169.254.169.254 is not a public address" in world.status["message"]
+    assert world.pods == {}
+
+
 def trial(world: World) -> Body:
     """The main container of the first model's pod."""
     world.settle()

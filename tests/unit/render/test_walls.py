@@ -9,17 +9,25 @@ import pytest
 from clotho.api import inference_tests
 from clotho.render.containers import literal
 from clotho.render.settings import RenderSettings
-from clotho.render.testing import trial_wall
+from clotho.render.testing import address_problems, trial_wall
 
 Body = dict[str, Any]
 
 
-def wall_of(*urls: str, settings: RenderSettings | None = None) -> list[Body]:
+def inference_test(*urls: str) -> inference_tests.InferenceTest:
     models = [{"name": f"m{index}", "baseUrl": url} for index, url in enumerate(urls)]
     body = {"metadata": {"name": "t", "namespace": "team", "uid": "u"}, "spec": {"entry": "e", "models": models}}
     test = inference_tests.parse(body)
     assert isinstance(test, inference_tests.InferenceTest), test
-    return list(trial_wall(test, settings or RenderSettings())["spec"]["egress"])
+    return test
+
+
+def wall_of(*urls: str, settings: RenderSettings | None = None) -> list[Body]:
+    return list(trial_wall(inference_test(*urls), settings or RenderSettings())["spec"]["egress"])
+
+
+def problems_of(*urls: str, settings: RenderSettings | None = None) -> tuple[str, ...]:
+    return address_problems(inference_test(*urls), settings or RenderSettings())
 
 
 def namespaces(rule: Body) -> list[str]:
@@ -73,9 +81,34 @@ def test_a_name_in_the_cluster_opens_no_address_at_all() -> None:
 
 
 def test_an_address_opens_itself() -> None:
-    rule, _ = wall_of("http://10.1.2.3:8000/v1")
-    assert reaches(rule, "10.1.2.3")
-    assert not reaches(rule, "10.1.2.4")
+    rule, _ = wall_of("http://104.18.2.115:8000/v1")
+    assert reaches(rule, "104.18.2.115")
+    assert not reaches(rule, "104.18.2.116")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1"),
+        *("169.254.169.254", "169.254.20.10", "127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "198.18.0.1"),
+    ],
+)
+def test_private_addresses_need_the_administrator(host: str) -> None:
+    (problem,) = problems_of(f"http://{host}:8000/v1")
+    assert problem.startswith(f"models[0].baseUrl: {host} is not a public address")
+    opened = RenderSettings(test_networks=(f"{host}/32",))
+    assert problems_of(f"http://{host}:8000/v1", settings=opened) == ()
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1", "0x7f.0.0.1", "010.0.0.1", "10.0.0.256"])
+def test_addresses_in_disguise_are_refused(host: str) -> None:
+    (problem,) = problems_of(f"http://{host}:8000/v1")
+    assert problem == f"models[0].baseUrl: {host} is neither a name nor an address of four numbers"
+
+
+@pytest.mark.parametrize("host", ["104.18.2.115", "server", "server.models.svc", "openrouter.example.ai", "qwen3"])
+def test_names_and_public_addresses_are_allowed(host: str) -> None:
+    assert problems_of(f"http://{host}:8000/v1") == ()
 
 
 def test_the_administrator_can_open_private_networks() -> None:

@@ -15,6 +15,7 @@ from clotho.plan.run.situation import Situation
 from clotho.plan.run.startup import write_config
 from clotho.plan.wording import sentence
 from clotho.render.config import fingerprint
+from clotho.render.merge import TemplateError
 from clotho.render.names import exporter_name
 from clotho.render.pods import exporter_pod
 from clotho_contract.exports import ExportOutcome
@@ -58,7 +59,10 @@ def _begin(situation: Situation, status: ExportStatus, component: RunComponent) 
         return Exporting(status=_say(status, "Waiting for the trainer's pod to end."), component=component)
     run, settings = situation.run, situation.settings.render
     name = exporter_name(run.metadata, status.settings)
-    manifest = exporter_pod(run, settings, name, component.record.restarts)
+    try:
+        manifest = exporter_pod(run, settings, name, component.record.restarts)
+    except TemplateError as error:
+        return _failed(situation, status, component, str(error))
     actions = (*write_config(situation), Create(key=ObjectKey("Pod", name), manifest=manifest))
     return Exporting(status=_say(status, "The exporting pod is being created."), component=component, actions=actions)
 
@@ -91,12 +95,16 @@ def _after(situation: Situation, status: ExportStatus, component: RunComponent, 
     decision = decide_restart(failure, component.record, situation.run.spec.restarts, situation.moment)
     changed = enter(component, failure, decision, situation.moment)
     if isinstance(decision, GiveUp):
-        message = sentence(decision.explanation)
-        failed = msgspec.structs.replace(_say(status, message), phase="Failed", completion_time=situation.moment)
-        notice = Event(type="Warning", reason="ExportFailed", message=message)
-        return Exporting(status=failed, component=changed, notices=(notice,))
+        return _failed(situation, status, changed, decision.explanation)
     notice = restart_notice(failure, decision)
     return Exporting(status=_say(status, notice.message), component=changed, notices=(notice,), wake_at=decision.at)
+
+
+def _failed(situation: Situation, status: ExportStatus, component: RunComponent, explanation: str) -> Exporting:
+    message = sentence(explanation)
+    failed = msgspec.structs.replace(_say(status, message), phase="Failed", completion_time=situation.moment)
+    notice = Event(type="Warning", reason="ExportFailed", message=message)
+    return Exporting(status=failed, component=component, notices=(notice,))
 
 
 def _finished(situation: Situation, status: ExportStatus, component: RunComponent, outcome: ExportOutcome) -> Exporting:
