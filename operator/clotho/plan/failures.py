@@ -24,8 +24,8 @@ _INFRASTRUCTURE: Final = {
     "NodeAffinity": "NotAdmitted",
     "UnexpectedAdmissionError": "NotAdmitted",
 }
-_PERMANENT: Final = frozenset({"InvalidConfig"})
-_OF_OTHERS: Final = frozenset({"DependencyUnavailable"})
+_PERMANENT: Final = frozenset({"InvalidConfig", "CheckpointsDamaged"})
+_DEPENDENCY: Final = "DependencyUnavailable"
 _MESSAGE_LIMIT: Final = 500
 
 
@@ -35,11 +35,15 @@ class Failure(Struct, frozen=True, kw_only=True):
     explanation: str  # without a full stop
     exit_code: int | None = None
     is_permanent: bool = False
-    is_infrastructure: bool = False
+    is_infrastructure: bool = False  # the cluster or another component is the cause
+
+    @property
+    def is_dependency(self) -> bool:
+        return self.reason == _DEPENDENCY
 
 
 def classify(title: str, pod: Pod) -> Failure:
-    """Only for a pod that has ended before the run was done; nobody asked it to."""
+    """Only for a pod that ended by itself before the run was done."""
     if lost := _infrastructure_reason(pod):
         detail = f": {_clip(pod.status.message)}" if pod.status.message else ""
         node = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
@@ -74,7 +78,7 @@ def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminat
         explanation=f"{title}{where} failed{step} ({words.reason}): {_clip(words.message).rstrip('.')}",
         exit_code=state.exit_code,
         is_permanent=words.reason in _PERMANENT,
-        is_infrastructure=words.reason in _OF_OTHERS,
+        is_infrastructure=words.reason == _DEPENDENCY,
     )
 
 

@@ -157,6 +157,12 @@ class Pod(Struct, frozen=True, kw_only=True):
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
+    def is_gone(self) -> bool:
+        """Nothing of it runs or will run; only somebody's finalizer may still keep the object."""
+        is_unscheduled = self.status.phase == "Pending" and not self.spec.node_name
+        return self.is_terminating and (self.has_ended or is_unscheduled)
+
+    @property
     def is_running(self) -> bool:
         return self.status.phase == "Running" and not self.is_terminating
 

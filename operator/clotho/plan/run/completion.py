@@ -1,4 +1,4 @@
-"""Completed: the trainer says that the last step is done and its final checkpoint written. Never just exit code 0."""
+"""Completed: the trainer reports the last step done and its final checkpoint written. Never just exit code 0."""
 
 from clotho.plan.run.situation import Decision, Situation
 
@@ -19,10 +19,11 @@ def has_trained_enough(situation: Situation) -> bool:
 
 
 def complete(situation: Situation) -> Decision:
-    steps = situation.total_steps
+    is_kept = not situation.run.spec.storage.ephemeral
+    checkpoint = "the final checkpoint is written" if is_kept else "nothing is kept, because storage.ephemeral is true"
     return Decision(
         phase="Completed",
         reason="Completed",
-        message=f"All {steps} steps are done and the final checkpoint is written.",
+        message=f"Completed all {situation.total_steps} steps; {checkpoint}.",
         components=situation.components,
     )

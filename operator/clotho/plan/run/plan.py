@@ -4,6 +4,8 @@ from datetime import datetime
 
 import msgspec
 
+from clotho.api.phases import RESTING_PHASES
+from clotho.api.policy import template_violations
 from clotho.api.status import TrainingRunStatus
 from clotho.api.training_run import TrainingRun, UnreadableRun
 from clotho.api.validation import problems as spec_problems
@@ -13,6 +15,7 @@ from clotho.plan.run.catalogue import look_up, remember_environments, wait_for_e
 from clotho.plan.run.completion import complete, has_trained_enough, is_complete
 from clotho.plan.run.components import components_of
 from clotho.plan.run.deadline import deadline_message, deadline_of
+from clotho.plan.run.deletion import plan_deletion
 from clotho.plan.run.export import export_weights
 from clotho.plan.run.health import live_phase, next_check, waiting_message, worst_problem
 from clotho.plan.run.policy import rule
@@ -40,7 +43,7 @@ def plan(
     Once its actions and status are written and observed, a second call plans nothing but a time to look again.
     """
     if run.metadata.is_being_deleted:
-        return Plan()
+        return plan_deletion(run, observed)
     if isinstance(run, UnreadableRun):
         return plan_refusal(run, now)
     lookup = look_up(resumed(run), observed.environments)
@@ -56,31 +59,69 @@ def plan(
         violations=(*ruling.violations, *lookup.problems),
         waiting_for=lookup.waiting,
     )
-    decision = decide(situation)
-    return _with_status(situation, decision, compose(situation, decision))
+    try:
+        decision = decide(situation)
+        return _with_status(situation, decision, compose(situation, decision))
+    except Exception as error:  # a defect of one policy must not keep a run from being stopped
+        return _plan_endings_only(situation, error)
+
+
+def _plan_endings_only(situation: Situation, error: Exception) -> Plan[TrainingRunStatus]:
+    """Stop, suspend and deadline, decided without the trainer's reports, which a defect may have come from."""
+    cautious = msgspec.structs.replace(situation, ignores_reports=True)
+    decision = decide_ending(cautious) or Decision(
+        phase=situation.run.status.phase,
+        reason="PlanningFailed",
+        message=f"The operator cannot plan this run ({type(error).__name__}: {error}); "
+        "stop, suspend and deadlineSeconds still work.",
+        components=situation.components,
+        is_stalled=True,
+        wake_at=deadline_of(situation.run),
+    )
+    return _with_status(cautious, decision, compose(cautious, decision))
 
 
 def decide(situation: Situation) -> Decision:
-    run = situation.run
+    return decide_ending(situation) or _decide_life(situation)
+
+
+def decide_ending(situation: Situation) -> Decision | None:
+    run, deadline = situation.run, deadline_of(situation.run)
     if run.status.is_finished:
         return _after_the_end(situation)
     if is_complete(situation):
         return complete(situation)
-    if run.spec.stop or run.spec.suspend:
-        return stop_in_order(situation)
-    if wrong := (*situation.violations, *spec_problems(run.metadata.name, run.spec)):
-        return refuse(situation, "; ".join(wrong))
-    if waiting := wait_for_environments(situation) or admit(situation) or remember_environments(situation):
-        return waiting
-    deadline = deadline_of(run)
+    stopping = stop_in_order(situation) if run.spec.stop or run.spec.suspend else None
+    if stopping is not None and stopping.phase in RESTING_PHASES:
+        return stopping
     if deadline is not None and deadline <= situation.now:
         return fail(situation, "DeadlineExceeded", deadline_message(situation))
+    if stopping is not None:
+        return msgspec.structs.replace(stopping, wake_at=earliest([stopping.wake_at, deadline]))
+    return None
+
+
+def _decide_life(situation: Situation) -> Decision:
+    deadline = deadline_of(situation.run)
+    if wrong := _problems(situation):
+        return msgspec.structs.replace(refuse(situation, "; ".join(wrong)), wake_at=deadline)
+    if waiting := wait_for_environments(situation) or admit(situation) or remember_environments(situation):
+        return waiting
     accounting = account_for_failures(situation)
     if accounting.give_up:
         return fail(
             situation, accounting.give_up.reason, sentence(accounting.give_up.explanation), accounting.components
         )
     return _keep_running(situation, accounting, deadline)
+
+
+def _problems(situation: Situation) -> tuple[str, ...]:
+    run = situation.run
+    return (
+        *situation.violations,
+        *spec_problems(run.metadata.name, run.spec),
+        *template_violations(run.spec, situation.policy),
+    )
 
 
 def _keep_running(situation: Situation, accounting: Accounting, deadline: datetime | None) -> Decision:

@@ -11,17 +11,13 @@ from clotho.render.objects import trainer_claim_name
 from clotho_contract.progress import CheckpointInfo, HistorySample, Progress
 
 HISTORY_LIMIT: Final = 10
+LONGEST_ETA: Final = 10 * 365 * 86400  # seconds; more is a trainer's mistake
 
 
 def run_progress(situation: Situation) -> RunProgress | None:
-    """The step never goes back: a trainer that resumes repeats what is already counted."""
+    """The present trainer's step as soon as it has read its checkpoint; until then, the last one known."""
     before, said = situation.run.status.progress, situation.progress
-    words = situation.last_words
-    reached = max(
-        before.step if before else 0,
-        said.step if said else 0,
-        (words.step or 0) if words else 0,
-    )
+    reached = _step(situation)
     if before is None and said is None and reached == 0:
         return None
     total = situation.total_steps
@@ -39,6 +35,13 @@ def run_progress(situation: Situation) -> RunProgress | None:
         eta_seconds=_eta(said, total),
         last_step_time=_last_step_time(situation, before, said),
     )
+
+
+def _step(situation: Situation) -> int:
+    before, said, words = situation.run.status.progress, situation.progress, situation.last_words
+    if said is not None and situation.has_read_checkpoint:
+        return max(said.step, (words.step or 0) if words else 0)
+    return max(before.step if before else 0, (words.step or 0) if words else 0)
 
 
 def _at(kept: RunProgress, step: int, total: int) -> RunProgress:
@@ -69,9 +72,10 @@ def _newest(said: float | None, before: float | None) -> float | None:
 
 
 def _eta(said: Progress, total: int) -> int | None:
-    if not said.seconds_per_step or said.seconds_per_step < 0:
+    seconds = said.seconds_per_step
+    if not seconds or seconds < 0 or not math.isfinite(seconds):
         return None
-    return round(max(0, total - said.step) * said.seconds_per_step)
+    return round(min(max(0, total - said.step) * seconds, LONGEST_ETA))
 
 
 def told_time(said: Progress) -> datetime | None:
@@ -98,6 +102,8 @@ def history(situation: Situation) -> tuple[HistorySample, ...]:
     if said is None:
         return stored
     samples = {sample.step: sample for sample in (*stored, *said.history)}
+    if situation.has_read_checkpoint:  # a trainer that resumed from an earlier step makes the later ones again
+        samples = {step: sample for step, sample in samples.items() if step <= said.step}
     if said.step and said.step >= max(samples, default=0):
         samples[said.step] = HistorySample(
             step=said.step,
@@ -125,6 +131,8 @@ def checkpoint(situation: Situation) -> CheckpointInfo | None:
         return said.checkpoint
     heard = probe.answer.checkpoint if probe is not None and probe.answer is not None else None
     known = [each for each in (situation.run.status.checkpoint, heard) if each is not None]
+    if said is not None and situation.has_read_checkpoint:
+        known = [each for each in known if each.step <= said.step]
     return max(known, key=lambda each: each.step, default=None)
 
 
@@ -140,6 +148,6 @@ def results(situation: Situation, progress: RunProgress | None, newest: Checkpoi
         loss=progress.loss if progress else None,
         percent_correct=progress.percent_correct if progress else None,
         claim=trainer_claim_name(situation.run) if newest else "",
-        path=newest.path if newest else "",
+        path=newest.path if newest and not situation.run.spec.storage.ephemeral else "",
         wandb_url=wandb_url(situation),
     )

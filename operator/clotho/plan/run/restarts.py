@@ -21,7 +21,9 @@ from clotho.plan.times import earliest, later
 from clotho.plan.wording import sentence
 
 LONGEST_BACKOFF: Final = 600.0
+DEPENDENCY_LIMIT: Final = 20
 _FREE_RESTART_SPACING: Final = timedelta(seconds=60)
+_LASTING: Final = timedelta(minutes=10)
 
 
 class RestartAt(Struct, frozen=True):
@@ -37,16 +39,36 @@ class GiveUp(Struct, frozen=True):
 def decide_restart(failure: Failure, record: ComponentStatus, budget: Restarts, now: datetime) -> RestartAt | GiveUp:
     if failure.is_permanent:
         return GiveUp(failure.reason, failure.explanation)
-    if failure.is_infrastructure:
+    if failure.is_infrastructure and not failure.is_dependency:
         last = record.last_exit.time if record.last_exit else None
         is_repeated = last is not None and now - last < _FREE_RESTART_SPACING
         return RestartAt(later(now, budget.backoff_seconds if is_repeated else 0), is_counted=False)
     if record.retries:  # several replicas that fall together are one incident
         return RestartAt(max(retry.at for retry in record.retries), is_counted=False)
+    if failure.is_dependency:
+        return _wait_for_dependency(failure, record, budget, now)
     if record.failures >= budget.limit:
         used = f"all {budget.limit} restarts are used" if budget.limit else "restarts.limit is 0"
         return GiveUp(failure.reason, f"{failure.explanation}; {used}")
     return RestartAt(later(now, backoff(record.failures, budget.backoff_seconds, failure.pod.uid)), is_counted=True)
+
+
+def _wait_for_dependency(
+    failure: Failure, record: ComponentStatus, budget: Restarts, now: datetime
+) -> RestartAt | GiveUp:
+    """Not the component's fault and so outside its budget, but not for ever: first at once, then ever more slowly."""
+    before = dependency_failures(record, failure.pod)
+    if before >= DEPENDENCY_LIMIT:
+        return GiveUp(failure.reason, f"{failure.explanation}; {DEPENDENCY_LIMIT} restarts in a row did not help")
+    delay = backoff(before - 1, max(1, budget.backoff_seconds), failure.pod.uid) if before else 0.0
+    return RestartAt(later(now, delay), is_counted=False)
+
+
+def dependency_failures(record: ComponentStatus, pod: Pod) -> int:
+    """In a row: a pod that lasted ends the row."""
+    born, ended = pod.metadata.creation_timestamp, pod.ended_at
+    has_lasted = born is not None and ended is not None and ended - born >= _LASTING
+    return 0 if has_lasted else record.dependency_failures
 
 
 def backoff(failures: int, first: int, seed: str) -> float:
@@ -109,8 +131,16 @@ def enter(component: RunComponent, failure: Failure, decision: RestartAt | GiveU
         last_exit=last_exit,
         restarts=component.record.restarts + 1,
         failures=component.record.failures + decision.is_counted,
+        dependency_failures=_dependency_count(component, failure),
         retries=(*component.record.retries, Retry(uid=failure.pod.uid, at=decision.at)),
     )
+
+
+def _dependency_count(component: RunComponent, failure: Failure) -> int:
+    """Replicas that end together count once."""
+    if not failure.is_dependency or component.record.retries:
+        return component.record.dependency_failures
+    return dependency_failures(component.record, failure.pod) + 1
 
 
 def _newly_ended(situation: Situation, component: RunComponent) -> Iterator[Pod]:

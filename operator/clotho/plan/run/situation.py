@@ -24,6 +24,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     settings: PlanSettings
     policy: PolicyInForce | None = None  # that the run starts or was started under,
     violations: tuple[str, ...] = ()  # where it goes against it, or against what its Environments say
+    ignores_reports: bool = False  # what the trainer reported cannot be processed
     waiting_for: str = ""  # an Environment that is not there, or not described yet
 
     @property
@@ -37,15 +38,24 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     @property
     def last_words(self) -> Termination | None:
+        if self.ignores_reports:
+            return None
         return self.trainer_pod.last_words if self.trainer_pod else None
 
     @property
     def progress(self) -> Progress | None:
         """The present trainer's last words, else its last answer; what an earlier one said does not count."""
+        if self.ignores_reports:
+            return None
         if self.last_words is not None and self.last_words.progress is not None:
             return self.last_words.progress
         probe, pod = self.observed.probes.trainer, self.trainer_pod
         return probe.answer if probe is not None and pod is not None and probe.pod_uid == pod.uid else None
+
+    @property
+    def has_read_checkpoint(self) -> bool:
+        """The present trainer has reported the step it continues from."""
+        return self.progress is not None and self.progress.state != "loading"
 
     @property
     def total_steps(self) -> int:

@@ -90,8 +90,8 @@ def _message(situation: Situation, decision: Decision, progress: RunProgress | N
         return decision.message
     said, total = situation.progress, progress.total_steps
     if said is not None and said.state == "compiling":
-        return f"Compiling the model's layers for step {said.step + 1} of {total}; later steps are faster."
-    return f"Training: step {progress.step} of {total} is done."
+        return f"Compiling the model's layers for step {said.step + 1}/{total}; later steps are faster."
+    return f"Training: step {progress.step}/{total}."
 
 
 def _components(decision: Decision) -> Components:

@@ -20,7 +20,7 @@ LINGER_SECONDS: Final = 60  # a trainer that is done ends by itself, and a pod t
 def stop_in_order(situation: Situation) -> Decision:
     """For `stop` and for `suspend`: the same way down, another name at the end."""
     end: Phase = "Stopped" if situation.run.spec.stop else "Suspended"
-    stage = next(_stages(situation, lambda pod: True), ())
+    stage = next(_stages(situation, lambda pod: not pod.is_gone), ())
     if not stage:
         return Decision(phase=end, reason=end, message=_farewell(situation, end), components=situation.components)
     return Decision(
@@ -66,6 +66,8 @@ def _waiting_for(situation: Situation, stage: tuple[tuple[RunComponent, Pod], ..
 def _farewell(situation: Situation, end: Phase) -> str:
     saved = checkpoint(situation)
     kept = f"the checkpoint of step {saved.step} is kept" if saved else "there is no checkpoint yet"
+    if situation.run.spec.storage.ephemeral:
+        kept = "nothing is kept, because storage.ephemeral is true"
     if end == "Suspended":
-        return f"Suspended; {kept}. Set spec.suspend to false to go on."
-    return f"Stopped as asked; {kept}."
+        return f"Suspended; {kept}. Set spec.suspend to false to resume."
+    return f"Stopped; {kept}."

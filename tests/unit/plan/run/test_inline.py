@@ -47,11 +47,11 @@ def test_it_completes_when_the_data_ends_before_the_steps_do() -> None:
     world.make_progress(30, total_steps=40)
     world.advance(60)
     world.settle()
-    assert world.now_status.message == "Training: step 30 of 40 is done."
+    assert world.now_status.message == "Training: step 30/40."
     world.make_progress(40, state="finished", total_steps=40)
     world.settle()
     assert world.phase == "Completed"
-    assert "All 40 steps are done" in world.now_status.message
+    assert "Completed all 40 steps" in world.now_status.message
 
 
 def test_a_lost_trainer_is_replaced() -> None:

@@ -302,3 +302,48 @@ def test_those_at_work_and_those_who_came_before_are_ahead() -> None:
         run_in(CASES["completed"], "older, done", age=1),
     ]
     assert runs_ahead(mine, [mine, *others], taking={"just taking a place"}) == 3
+
+
+SHARED = {"spec": {"shareProcessNamespace": True}}
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ({"spec": {"serviceAccountName": "admin"}}, "trainer.template: spec.serviceAccountName is not allowed"),
+        (SHARED, "trainer.template: spec.shareProcessNamespace is not allowed in a template; a TrainingPolicy can"),
+    ],
+)
+def test_a_template_outside_the_allow_list_is_refused_without_any_policy(template: dict[str, Any], words: str) -> None:
+    world = governed(trainer={"template": template})
+    world.settle()
+    truth, message = accepted(world)
+    assert (truth, words in message, world.pods) == ("False", True, {})
+
+
+@pytest.mark.parametrize(
+    ("lists", "is_allowed"),
+    [
+        ([["spec.shareProcessNamespace"]], True),
+        ([["spec.shareProcessNamespace"], None], True),
+        ([["spec.shareProcessNamespace"], []], False),
+        ([["volumes.csi"]], False),
+    ],
+)
+def test_a_policy_permits_template_fields_by_name(lists: list[list[str] | None], is_allowed: bool) -> None:
+    permissions = [{"templateFields": each} if each is not None else {} for each in lists]
+    world = governed(
+        *(policy(f"p{number}", permissions=each) for number, each in enumerate(permissions)),
+        trainer={"template": SHARED},
+    )
+    world.settle()
+    assert (accepted(world)[0] == "True") is is_allowed
+
+
+def test_an_environments_template_is_checked_where_it_is_written() -> None:
+    metadata = {"name": "x", "namespace": "team", "uid": "0123abcd-0000", "generation": 1}
+    entry = parse_environment({"metadata": metadata, "spec": {"template": {"spec": {"hostNetwork": True}}}})
+    planned = plan_environment(entry, EnvironmentSeen(), START, PlanSettings())
+    assert planned.status is not None
+    assert "template: spec.hostNetwork is not allowed in a template" in planned.status.message
+    assert planned.actions == ()

@@ -49,17 +49,17 @@ def test_progress_is_written_at_most_every_thirty_seconds() -> None:
     assert world.now_status.progress
     reached = world.now_status.progress.step
     assert 25 <= reached <= 30
-    assert world.now_status.message == f"Training: step {reached} of 100 is done."
+    assert world.now_status.message == f"Training: step {reached}/100."
 
 
 def test_a_step_that_compiles_first_is_told_from_one_that_hangs() -> None:
     world = running_world()
     world.make_progress(0)
     for state, message in [
-        ("waiting", "Training: step 0 of 100 is done."),
-        ("compiling", "Compiling the model's layers for step 1 of 100; later steps are faster."),
-        ("training", "Training: step 0 of 100 is done."),
-        ("of a newer trainer", "Training: step 0 of 100 is done."),
+        ("waiting", "Training: step 0/100."),
+        ("compiling", "Compiling the model's layers for step 1/100; later steps are faster."),
+        ("training", "Training: step 0/100."),
+        ("of a newer trainer", "Training: step 0/100."),
     ]:
         assert world.probes.trainer
         answer = msgspec.structs.replace(world.probes.trainer.answer, state=state)  # and no other figure changes

@@ -117,7 +117,7 @@ EVENTS: dict[str, Callable[[World], None]] = {
     "suspend": lambda world: world.change_spec(suspend=True),
     "resume": lambda world: world.change_spec(suspend=False),
     "deadline passes": lambda world: world.advance(8000),
-    "stall_check": lambda world: world.advance(700),
+    "stall": lambda world: world.advance(700),
     "pods are gone": lambda world: world.terminate(),
     "steps raised": lambda world: world.change_spec(training={"steps": 200}),
 }
@@ -139,8 +139,8 @@ API server crashes     | -         | Starting  | Starting  | Stopping  | -      
 stop                   | Stopped   | Stopped   | Stopping  | Stopping  | Stopped | Completed | Failed | Stopped
 suspend                | Suspended | Suspended | Stopping  | Stopping  | Stopped | Completed | Failed | Suspended
 resume                 | Starting  | Starting  | Running   | Stopping  | Stopped | Completed | Failed | Starting
-deadline passes        | Starting  | Failed    | Failed    | Stopping  | Stopped | Completed | Failed | Suspended
-stall_check             | Starting  | Starting  | Running   | Stopping  | Stopped | Completed | Failed | Suspended
+deadline passes        | Starting  | Failed    | Failed    | Failed    | Stopped | Completed | Failed | Suspended
+stall             | Starting  | Starting  | Running   | Stopping  | Stopped | Completed | Failed | Suspended
 pods are gone          | Starting  | Starting  | Running   | Stopping  | Stopped | Completed | Failed | Suspended
 steps raised           | Starting  | Starting  | Running   | Stopping  | Stopped | Completed | Failed | Suspended
 """
