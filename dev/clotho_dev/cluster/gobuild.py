@@ -15,7 +15,7 @@ from clotho_dev.cluster.console import Step, step
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.locks import only_one
 
-MODULE = REPOSITORY / "dev" / "cluster" / "go"
+MODULE = REPOSITORY / "dev" / "go"
 GO_VERSION = (1, 26)
 NEEDED_BYTES = 6 * 1024**3  # module sources, compiler cache and results of a full build
 

@@ -32,19 +32,18 @@ def images_lock() -> Path:
 
 
 def prepare(folder: Folder) -> None:
-    """Before containerd starts: a new store gets the images of the newest other one; abandoned stores go."""
+    """Before containerd starts: a new store gets the images of the newest other one; abandoned stores are removed."""
     root = folder.containerd_root
-    with only_one(images_lock(), "building or importing images"):
-        others = _others(root)
-        if not root.exists() and others:
-            newest = max(others, key=_last_change)
-            with step("Sharing the images of another cluster"):
-                _clone(newest, root, config=Folder(newest.name).containerd_config)
-        root.mkdir(parents=True, exist_ok=True)
-        (root / OWNER).write_text(str(REPOSITORY))
-        for other in others:
-            if is_abandoned(other):
-                shutil.rmtree(other)
+    others = _others(root)
+    if not root.exists() and others:
+        newest = max(others, key=_last_change)
+        with only_one(images_lock(), "building or importing images"), step("Sharing the images of another cluster"):
+            _clone(newest, root, config=Folder(newest.name).containerd_config)
+    root.mkdir(parents=True, exist_ok=True)
+    (root / OWNER).write_text(str(REPOSITORY))
+    for other in others:
+        if is_abandoned(other):
+            shutil.rmtree(other)
 
 
 def is_abandoned(store: Path) -> bool:
