@@ -38,7 +38,7 @@ demo: $(TOOLS) ## Train a small policy for real: cluster, chart, one TrainingRun
 test: $(VENV) ## Run every test tier that this machine can run
 	@$(RUN) PYTHONPATH=dev python -m clotho_dev.tiers
 
-lint: $(VENV) ## Check style, types, layers and generated files
+lint: $(VENV) ## Check style, types and layers
 	@$(RUN) PYTHONPATH=dev python -m clotho_dev.tiers lint
 
 unit: $(VENV) ## Run the unit tests (no I/O, seconds)
@@ -60,15 +60,15 @@ format: $(VENV) ## Format the Python code
 cluster: $(TOOLS) ## Start a one-node Kubernetes on this machine
 	@$(CLUSTER_TOOL) up $(CLUSTER_FLAGS)
 
-cluster-down: $(TOOLS) ## Stop it and remove everything it created
+cluster-down: $(TOOLS) ## Stop that cluster and remove everything it created
 	@$(CLUSTER_TOOL) down
 
-cluster-status: $(TOOLS) ## Show its components and their state
+cluster-status: $(TOOLS) ## Show the components of that cluster and their state
 	@$(CLUSTER_TOOL) status || true
 
 images: $(TOOLS) ## Build the images that changed and import them into the cluster
 	@$(CLUSTER_TOOL) images
 
 .PHONY: clean
-clean: ## Remove what was installed here (the cache folder stays)
+clean: ## Remove what was installed into this folder (caches stay)
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist

@@ -81,7 +81,7 @@ FLEET: Final = Dashboard(
                     {"{{reason}}": "sum by (reason) (increase(clotho_restarts_total[1h])) or vector(0)"},
                 ),
                 Panel(
-                    "Standstills an hour",
+                    "Stalls an hour",
                     "Noticed by the operator, by cause.",
                     {"{{cause}}": "sum by (cause) (increase(clotho_stalls_total[1h])) or vector(0)"},
                 ),

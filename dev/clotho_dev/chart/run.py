@@ -183,7 +183,7 @@ HEALTH: Final = Row(
             maximum=1,
         ),
         Panel(
-            "Restarts and standstills",
+            "Restarts and stalls",
             "Pods replaced since the run began; 1 while the run stands still.",
             {"restarts": f"max(clotho_run_restarts{RUN})", "stalled": f"max(clotho_run_stalled{RUN})"},
         ),
