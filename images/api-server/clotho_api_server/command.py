@@ -17,7 +17,7 @@ import uvloop
 from aiohttp import web
 from msgspec import Struct
 
-from clotho_api_server.http.access import Access
+from clotho_api_server.http.access import EVERYTHING_OPEN, VARIABLES, Access, Role
 from clotho_api_server.http.app import SERVICE, create_app
 from clotho_api_server.state.schema import FormatError
 from clotho_api_server.state.service import ServiceSettings
@@ -30,7 +30,10 @@ from clotho_contract.names import (
     CONFIG_VARIABLE,
     DATA_PATH,
     DATA_VARIABLE,
+    ENVIRONMENT_TOKEN_VARIABLE,
+    OPERATOR_TOKEN_VARIABLE,
     TOKEN_VARIABLE,
+    TRAINER_TOKEN_VARIABLE,
 )
 from clotho_contract.termination import Termination
 
@@ -48,8 +51,10 @@ Try it on your own machine:
   python -m clotho_api_server --data /tmp/run --insecure-no-auth
   curl localhost:{API_SERVER_PORT}/status
 
-In a cluster the run's token comes in ${TOKEN_VARIABLE}; clients send it as a bearer token or as the password in
-http://any:token@host:{API_SERVER_PORT}. ${ADMIN_TOKEN_VARIABLE}, when set, is what GET /reset_data asks for.
+Each role has a token: ${ENVIRONMENT_TOKEN_VARIABLE} submits groups, ${TRAINER_TOKEN_VARIABLE} takes batches,
+${OPERATOR_TOKEN_VARIABLE} reads the status and ${ADMIN_TOKEN_VARIABLE} may delete everything (GET /reset_data).
+${TOKEN_VARIABLE}, when set, serves the first three, for clients that share one token.
+Clients send a token as a bearer token or as the password in http://any:token@host:{API_SERVER_PORT}.
 The HTTP interface is described at /openapi.json.
 """
 
@@ -96,7 +101,7 @@ def parse_options(arguments: list[str]) -> Options:
 
 def settings_of(options: Options) -> ServiceSettings:
     """Defaults apply only where nobody named a config and none is mounted."""
-    if options.config is None and CONFIG_VARIABLE not in os.environ and not CONFIG_PATH.exists():
+    if options.config is None and not os.environ.get(CONFIG_VARIABLE) and not CONFIG_PATH.exists():
         server, batches, staleness = config.ApiServerConfig(), 3, 0
     else:
         run = config.load(options.config)
@@ -112,12 +117,21 @@ def settings_of(options: Options) -> ServiceSettings:
 
 
 def access_of(options: Options) -> Access:
+    """A token per role, and $CLOTHO_TOKEN for all of them but the administrator's."""
     if options.insecure:
-        return Access(None)
-    token = os.environ.get(TOKEN_VARIABLE)
-    if not token:
-        raise StartError(f"${TOKEN_VARIABLE} is not set; for local use without a token pass --insecure-no-auth")
-    return Access(token, os.environ.get(ADMIN_TOKEN_VARIABLE) or None)
+        return EVERYTHING_OPEN
+    shared = os.environ.get(TOKEN_VARIABLE, "")
+    tokens: dict[Role, tuple[str, ...]] = {}
+    for role, variable in VARIABLES.items():
+        own = os.environ.get(variable, "")
+        tokens[role] = (own,) if role == "administrator" else (own, shared)
+    missing = [VARIABLES[role] for role, known in tokens.items() if role != "administrator" and not any(known)]
+    if missing:
+        raise StartError(
+            f"${' and $'.join(missing)} not set, and no ${TOKEN_VARIABLE} for every role; "
+            "for local use without a token pass --insecure-no-auth"
+        )
+    return Access(tokens)
 
 
 def claim(folder: Path) -> IO[str]:

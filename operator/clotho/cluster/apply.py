@@ -5,18 +5,20 @@ import base64
 import itertools
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec import Struct
 
 from clotho.api.names import API_VERSION, FIELD_MANAGER, UID_LABEL
 from clotho.cluster.cache import Key
-from clotho.cluster.client import APPLY, ApiClient
+from clotho.cluster.client import APPLY, MERGE, ApiClient
 from clotho.cluster.kinds import RESOURCES, path_of
 from clotho.cluster.outcomes import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Transient
 from clotho.cluster.store import AnyOwner, Store, decode, key_of
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, Refusal
+from clotho.render.objects import ROLE_KEYS
+from clotho_contract.names import TOKEN_VARIABLE
 
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
@@ -123,6 +125,8 @@ class Writer:
                 case Create():
                     await self._create(owner, action)
                 case Apply():
+                    if action.random_keys:
+                        await self._add_missing_tokens(path_of(namespace, action.key), action.random_keys)
                     answer = await self._client.patch(
                         path_of(namespace, action.key),
                         action.manifest,
@@ -169,6 +173,12 @@ class Writer:
             return
         self._take_in(action.key.kind, answer)
 
+    async def _add_missing_tokens(self, path: str, keys: Sequence[str]) -> None:
+        """A merge patch, because a later apply without them would remove keys that were applied."""
+        data = (await self._client.get(path, Body)).get("data") or {}
+        if missing := _missing_tokens(data, keys):
+            await self._client.patch(path, {"data": missing}, Body, MERGE, fieldManager=FIELD_MANAGER)
+
     async def _delete(self, namespace: str, action: Delete) -> None:
         options = _DeleteOptions(
             preconditions=_Preconditions(action.uid, action.resource_version),
@@ -199,5 +209,15 @@ class Writer:
 def _with_tokens(action: Create) -> Manifest:
     if not action.random_keys:
         return action.manifest
-    fresh = {key: base64.b64encode(secrets.token_urlsafe(TOKEN_BYTES).encode()).decode() for key in action.random_keys}
-    return {**action.manifest, "data": {**action.manifest.get("data", {}), **fresh}}
+    data = action.manifest.get("data", {})
+    return {**action.manifest, "data": {**data, **_missing_tokens(data, action.random_keys)}}
+
+
+def _missing_tokens(data: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
+    """In a Secret with one token for all roles, that one: the pods that are running have no other."""
+    shared = dict.fromkeys(ROLE_KEYS, data[TOKEN_VARIABLE]) if TOKEN_VARIABLE in data else {}
+    return {key: shared.get(key) or _fresh_token() for key in keys if key not in data}
+
+
+def _fresh_token() -> str:
+    return base64.b64encode(secrets.token_urlsafe(TOKEN_BYTES).encode()).decode()

@@ -12,6 +12,7 @@ from clotho.cluster.outcomes import Status, Transient, Unauthorized, from_answer
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML: the server takes it under this name
+MERGE: Final = "application/merge-patch+json"
 CHANNELS: Final = "v4.channel.k8s.io"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 

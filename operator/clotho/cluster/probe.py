@@ -153,7 +153,7 @@ class Prober:
 
     def _token(self, key: Key, run: TrainingRun) -> str | None:
         secret = self._store.secret_of(key, run.metadata.uid)
-        encoded = secret.data.token if secret else None
+        encoded = (secret.data.operator_token or secret.data.shared_token) if secret else None
         return base64.b64decode(encoded).decode() if encoded else None
 
     async def _fetch(

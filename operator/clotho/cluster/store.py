@@ -17,7 +17,7 @@ from clotho.api.training_run import TrainingRun, UnreadableRun, parse
 from clotho.cluster.cache import Cache, Key
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
 from clotho.plan.pods import Pod
-from clotho_contract.names import TOKEN_VARIABLE
+from clotho_contract.names import OPERATOR_TOKEN_VARIABLE, TOKEN_VARIABLE
 
 AnyRun = TrainingRun | UnreadableRun
 AnyOwner = AnyRun | AnyEnvironment | AnyTest
@@ -30,11 +30,12 @@ class Child(Struct, frozen=True):
 
 
 class SecretData(Struct, frozen=True):
-    token: str | None = field(name=TOKEN_VARIABLE, default=None)
+    operator_token: str | None = field(name=OPERATOR_TOKEN_VARIABLE, default=None)
+    shared_token: str | None = field(name=TOKEN_VARIABLE, default=None)  # of a run older than tokens per role
 
 
 class SecretChild(Struct, frozen=True):
-    """The run's Secret. Of its contents only the token is kept, and it goes no further than the header of a probe."""
+    """The run's Secret. Only the operator's token is kept of it, and goes no further than the header of a probe."""
 
     metadata: Metadata
     data: SecretData = SecretData()

@@ -80,7 +80,7 @@ class Probes(Struct, frozen=True, kw_only=True):
     """Filled by `cluster/`'s probe pool; None = not asked yet."""
 
     trainer: Probe[Progress] | None = None  # GET trainer:8002/progress
-    api_server: Probe[QueueStatus] | None = None  # GET api-server:8000/status, with the run's token
+    api_server: Probe[QueueStatus] | None = None  # GET api-server:8000/status, with the operator's token
     exporter: Probe[ExportProgress] | None = None  # GET exporter:8002/progress
     inference: Probe[bool] | None = None  # GET trainer:8001/health: the answer is True
 
@@ -119,10 +119,11 @@ class Create(Struct, frozen=True, kw_only=True):
 
 
 class Apply(Struct, frozen=True, kw_only=True):
-    """Server-side apply, forced, with FIELD_MANAGER. Leaves keys alone that an earlier Create filled at random."""
+    """Server-side apply, forced, with FIELD_MANAGER. `random_keys` as in Create: those that exist are left alone."""
 
     key: ObjectKey
     manifest: Manifest
+    random_keys: tuple[str, ...] = ()
 
 
 class Delete(Struct, frozen=True, kw_only=True):

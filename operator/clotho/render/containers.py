@@ -41,16 +41,18 @@ def value(name: str, content: str) -> Manifest:
     return {"name": name, "value": content}
 
 
-def from_secret(name: str, secret_name: str) -> Manifest:
-    """The variable is called as the key: WANDB_API_KEY is the key WANDB_API_KEY."""
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": name}}}
+def from_secret(name: str, secret_name: str, key: str = "") -> Manifest:
+    """The variable has the key's name unless another key is given: WANDB_API_KEY is the key WANDB_API_KEY."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": key or name}}}
 
 
-def shared_variables(run_secret: str) -> list[Manifest]:
-    return [
-        value(CONFIG_VARIABLE, str(CONFIG_PATH)),
-        from_secret(TOKEN_VARIABLE, run_secret),
-    ]
+def config_variable() -> Manifest:
+    return value(CONFIG_VARIABLE, str(CONFIG_PATH))
+
+
+def own_token(run_secret: str, role_key: str) -> Manifest:
+    """The token that the pod's own requests carry."""
+    return from_secret(TOKEN_VARIABLE, run_secret, role_key)
 
 
 def variables_of(secret_name: str) -> Manifest:

@@ -20,15 +20,19 @@ from clotho_contract.names import (
     ADMIN_TOKEN_VARIABLE,
     API_SERVER_PORT,
     ENVIRONMENT_STATUS_PORT,
+    ENVIRONMENT_TOKEN_VARIABLE,
     INFERENCE_PORT,
-    TOKEN_VARIABLE,
+    OPERATOR_TOKEN_VARIABLE,
+    TRAINER_TOKEN_VARIABLE,
 )
 
 REVISION: Final = (
     "2"  # raise it when service(), network_policy() or disruption_budget() change: live runs get the new one
 )
 CONFIG_KEY: Final = "run.yaml"
-RANDOM_KEYS: Final = (TOKEN_VARIABLE, ADMIN_TOKEN_VARIABLE)
+ROLE_KEYS: Final = (ENVIRONMENT_TOKEN_VARIABLE, TRAINER_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
+TOKEN_KEYS: Final = (*ROLE_KEYS, ADMIN_TOKEN_VARIABLE)
+TOKEN_REVISION: Final = "roles"  # noqa: S105 - change it with TOKEN_KEYS: live runs get the missing keys
 _DNS_PORT: Final = 53
 
 
@@ -51,14 +55,18 @@ def _service_port(name: str, port: int) -> Manifest:
     return {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
 
 
+def secret_fingerprint(config: contract.RunConfig) -> str:
+    return f"{fingerprint(config)}-{TOKEN_REVISION}"
+
+
 def secret(run: TrainingRun, config: contract.RunConfig) -> Manifest:
-    """The config file; the run's tokens stand beside it, filled in once by whoever creates it."""
+    """The config file; the tokens of each role stand beside it, filled in once by the writer."""
     name = base_name(run.metadata)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
-        "metadata": object_metadata(run.metadata, name, fingerprint=fingerprint(config)),
+        "metadata": object_metadata(run.metadata, name, fingerprint=secret_fingerprint(config)),
         "data": {CONFIG_KEY: base64.b64encode(contract.render(config).encode()).decode()},
     }
 

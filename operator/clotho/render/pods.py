@@ -22,22 +22,22 @@ from clotho.render.containers import (
     MAIN,
     Manifest,
     code_volumes,
+    config_variable,
     from_secret,
     mount,
+    own_token,
     port,
     probes,
     resources,
-    shared_variables,
     value,
     variables_of,
 )
 from clotho.render.disk import scratch
 from clotho.render.metadata import object_metadata
 from clotho.render.names import base_name, claim_name, pod_name
-from clotho.render.objects import CONFIG_KEY, trainer_claim_name
+from clotho.render.objects import CONFIG_KEY, TOKEN_KEYS, trainer_claim_name
 from clotho.render.settings import RenderSettings
 from clotho_contract.names import (
-    ADMIN_TOKEN_VARIABLE,
     API_SERVER_PORT,
     CODE_PATH,
     CONFIG_PATH,
@@ -45,10 +45,13 @@ from clotho_contract.names import (
     DATA_VARIABLE,
     DATASET_PATH,
     ENVIRONMENT_STATUS_PORT,
+    ENVIRONMENT_TOKEN_VARIABLE,
     ENVIRONMENT_VARIABLE,
     INFERENCE_PORT,
+    OPERATOR_TOKEN_VARIABLE,
     TOKENIZER_PATH,
     TRAINER_STATUS_PORT,
+    TRAINER_TOKEN_VARIABLE,
 )
 
 API_SERVER_GRACE: Final = 30
@@ -66,9 +69,9 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
         "image": settings.images.api_server,
         "command": ["python", "-m", "clotho_api_server"],
         "env": [
-            *shared_variables(secret),
+            config_variable(),
             value(DATA_VARIABLE, str(DATA_PATH)),
-            from_secret(ADMIN_TOKEN_VARIABLE, secret),
+            *(from_secret(key, secret) for key in TOKEN_KEYS),
         ],
         "ports": [port("http", API_SERVER_PORT)],
         "resources": resources("100m", "512Mi", {"memory": "4Gi"}),
@@ -93,6 +96,7 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
     inline = tuple(_inline_volumes(run))
     needs = resources("2", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else resources("250m", "1Gi", {})
     main = _trainer_container(run, settings, "train", needs)
+    main["env"] += _trainer_tokens(run)
     main["ports"] = [port("inference", INFERENCE_PORT), *main["ports"]]
     main["volumeMounts"] += [
         mount("shm", "/dev/shm"),  # noqa: S108 - torch's workers talk through it
@@ -156,7 +160,8 @@ def environment_pod(
 ) -> Manifest:
     image = environment.image or settings.images.environment
     variables = [
-        *shared_variables(base_name(run.metadata)),
+        config_variable(),
+        own_token(base_name(run.metadata), ENVIRONMENT_TOKEN_VARIABLE),
         value(ENVIRONMENT_VARIABLE, environment.name),
         value("HF_HUB_OFFLINE", "1"),  # there is no way out: fail at once instead of after many retries
     ]
@@ -201,11 +206,19 @@ def _trainer_variables(run: TrainingRun) -> list[Manifest]:
         "WANDB_API_KEY": wandb.secret_name if wandb else "",
     }
     return [
-        *shared_variables(base_name(run.metadata)),
+        config_variable(),
         value(DATA_VARIABLE, str(DATA_PATH)),
         value("HF_HOME", str(DATA_PATH / "huggingface")),  # a model is downloaded once, not at every restart
         *(from_secret(variable, secret) for variable, secret in secrets.items() if secret),
     ]
+
+
+def _trainer_tokens(run: TrainingRun) -> list[Manifest]:
+    """Its own for the API server, where there is one, and those that its inference server accepts."""
+    secret = base_name(run.metadata)
+    own = [] if run.spec.is_inline else [own_token(secret, TRAINER_TOKEN_VARIABLE)]
+    accepted = (ENVIRONMENT_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
+    return [*own, *(from_secret(key, secret) for key in accepted)]
 
 
 def _inline_volumes(run: TrainingRun) -> Iterator[tuple[str, str, Manifest]]:

@@ -256,7 +256,7 @@ def test_a_new_config_leaves_the_tokens_of_the_secret_alone(team: Kubectl) -> No
     run = run_of(CASES["smallest"])
     manifest = objects.secret(run, run_config(run, "cluster.local"))
     manifest["metadata"] |= {"namespace": team.namespace, "ownerReferences": []}  # there is no such owner
-    tokens = dict.fromkeys(objects.RANDOM_KEYS, "dG9rZW4=")
+    tokens = dict.fromkeys(objects.TOKEN_KEYS, "dG9rZW4=")
     created = manifest | {"data": manifest["data"] | tokens}
     team.run("create", "--field-manager=clotho", "--filename=-", stdin=yaml.safe_dump(created))
     for config in ("Zmlyc3Q=", "c2Vjb25k"):

@@ -13,7 +13,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from clotho_api_server.command import runner_of
-from clotho_api_server.http.access import Access
+from clotho_api_server.http.access import EVERYTHING_OPEN, Access
 from clotho_api_server.http.app import SERVICE, create_app
 from clotho_api_server.state.service import Service, ServiceSettings
 from clotho_api_server.state.shares import Limits
@@ -74,7 +74,7 @@ class Servers:
     ) -> AsyncIterator[Api]:
         chosen = replace(SETTINGS, limits=replace(SETTINGS.limits, **(limits or {})), **settings)
         async with AsyncExitStack() as stack:
-            app = create_app(self.folder, chosen, access or Access(None))
+            app = create_app(self.folder, chosen, access or EVERYTHING_OPEN)
             runner = runner_of(app)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)

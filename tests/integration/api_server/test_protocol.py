@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from clotho_api_server.http import bodies
-from clotho_api_server.http.access import Access
+from clotho_api_server.http.access import single_token
 from clotho_api_server.state import service as service_module
 from clotho_api_server.state.ledger import Ledger
 from clotho_contract.api_protocol import ApiStatus
@@ -203,7 +203,7 @@ async def test_a_full_queue_says_429_to_those_who_understand_and_holds_the_other
 
 
 async def test_tokens(servers) -> None:
-    async with servers.serving(access=Access("secret", "admin")) as api:
+    async with servers.serving(access=single_token("secret", "admin")) as api:
         for path in ("/", "/healthz", "/readyz", "/metrics"):
             async with api.session.get(api.url + path) as response:
                 assert response.status == 200

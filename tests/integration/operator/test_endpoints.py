@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from clotho.render import objects
 from rig.cluster_access import ClusterAccess, eventually
 from rig.fake_kubelet import FakeKubelet
 from rig.meddling_proxy import MeddlingProxy
@@ -78,7 +79,7 @@ async def test_logs_are_json_and_name_the_run_but_never_the_token(
     assert any(line.get("run") == f"{cluster.namespace}/j" for line in lines)
     (secret,) = await cluster.of_run("secrets", "j")
     run = json.dumps(await cluster.run("j"))
-    for key in ("CLOTHO_TOKEN", "CLOTHO_ADMIN_TOKEN"):
+    for key in objects.TOKEN_KEYS:
         for text in (operator.log(), run):
             assert secret["data"][key] not in text
 

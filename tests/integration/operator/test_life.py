@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from clotho.render import objects
 from rig.cluster_access import Body, ClusterAccess, component, condition
 from rig.fake_kubelet import FakeKubelet
 from rig.operator_process import OperatorProcess
@@ -114,7 +115,8 @@ async def test_more_steps_on_a_live_run_reach_the_config(
     (after,) = await cluster.until_objects(
         "secrets", "rewritten", lambda s: s[0]["data"]["run.yaml"] != before["data"]["run.yaml"], "m"
     )
-    assert after["data"]["CLOTHO_TOKEN"] == before["data"]["CLOTHO_TOKEN"], "the token stays"
+    for key in objects.TOKEN_KEYS:
+        assert after["data"][key] == before["data"][key], "the tokens stay"
 
 
 async def test_deadline(cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess) -> None:

@@ -447,3 +447,41 @@ def test_data_of_another_format_is_refused_with_a_way_out(database) -> None:
     database.execute("PRAGMA user_version = 1")
     with pytest.raises(FormatError, match=r"has format 1, this server reads 2: .* empty the folder"):
         prepare(database)
+
+
+def test_a_step_is_never_beyond_the_batches_given_out(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(starting_step=400))  # a new server for a run that is under way
+    put(ledger, *(group(n) for n in range(6)))
+    first, second = take(ledger).lease.id, take(ledger).lease.id
+    with pytest.raises(InvalidError, match="403 is beyond 402: current_step 400 and 2 batches"):
+        ledger.acknowledge(first, 403)
+    assert ledger.acknowledge(second, 402).step == 402  # it was trained after one whose acknowledgement got lost
+    with pytest.raises(InvalidError, match="step: 404 is beyond 403"):
+        ledger.acknowledge(first, 404)
+    assert ledger.acknowledge(first, 403).step == 403
+    assert same_after_reload(ledger)
+
+
+@pytest.mark.parametrize("starting_step", [10**15, 404, 403])
+def test_a_trainer_cannot_register_ahead_of_the_batches_given_out(make: Make, starting_step: int) -> None:
+    ledger = make()
+    ledger.register(trainer(starting_step=400))
+    put(ledger, *(group(n) for n in range(6)))
+    ledger.acknowledge(take(ledger).lease.id, 401)
+    held = take(ledger)
+    before = ledger.snapshot()
+    with pytest.raises(InvalidError, match=f"starting_step: {starting_step} is beyond 402"):
+        ledger.register(trainer(starting_step=starting_step))
+    assert ledger.snapshot() == before
+    ledger.register(trainer(starting_step=402))  # the checkpoint holds the step whose acknowledgement got lost
+    assert ledger.snapshot().step == 402
+    with pytest.raises(ConflictError):
+        ledger.renew(held.lease.id, 0)
+
+
+def test_a_trainer_may_register_with_any_step_until_a_batch_is_given_out(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer(starting_step=0))
+    ledger.register(trainer(starting_step=7))
+    assert ledger.snapshot().step == 7

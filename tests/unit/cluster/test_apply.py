@@ -9,6 +9,7 @@ from clotho.cluster.cache import Key
 from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Transient
 from clotho.cluster.store import Store
 from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey
+from clotho.render import objects
 from rig.objects import UID, Body, a_run, pod_body, run_body
 
 RUN = Key("ns", "r")
@@ -152,6 +153,34 @@ async def test_random_keys_are_filled_and_differ() -> None:
     assert data["A"] != data["B"]
     assert len(data["A"]) > 40
     assert "A" not in secret.manifest["data"], "no token passes through a plan"
+
+
+SECRET = "/api/v1/namespaces/ns/secrets/r"
+
+
+async def apply_secret(existing: dict[str, str]) -> list[tuple[str, Any]]:
+    """What is sent for a Secret that has these keys already: verb and data."""
+    rig, key = Rig(), ObjectKey("Secret", "r")
+    metadata = {"name": "r", "namespace": "ns", "uid": "s", "resourceVersion": "1"}
+    rig.api.outcomes["get", SECRET] = {"metadata": metadata, "data": existing}
+    manifest = {"metadata": metadata, "data": {"run.yaml": "new"}}
+    await rig.do(Apply(key=key, manifest=manifest, random_keys=objects.TOKEN_KEYS))
+    return [(verb, body["data"]) for (verb, _), body in zip(rig.api.asked, rig.api.bodies, strict=True) if body]
+
+
+async def test_a_secret_with_one_token_for_all_roles_keeps_working() -> None:
+    """The running pods have only that token, so every role gets it; a run made later has one per role."""
+    sent = await apply_secret({"run.yaml": "", "CLOTHO_TOKEN": "dA==", "CLOTHO_ADMIN_TOKEN": "YQ=="})
+    assert sent == [("patch", dict.fromkeys(objects.ROLE_KEYS, "dA==")), ("patch", {"run.yaml": "new"})]
+
+
+async def test_tokens_that_exist_are_left_alone() -> None:
+    tokens = dict.fromkeys(objects.TOKEN_KEYS, "dA==")
+    assert await apply_secret({"run.yaml": "", **tokens}) == [("patch", {"run.yaml": "new"})]
+    del tokens["CLOTHO_TRAINER_TOKEN"]
+    (added, _) = await apply_secret({"run.yaml": "", **tokens})
+    assert set(added[1]) == {"CLOTHO_TRAINER_TOKEN"}
+    assert added[1]["CLOTHO_TRAINER_TOKEN"] != "dA=="
 
 
 def delete_pod() -> Delete:

@@ -5,6 +5,7 @@ from clotho.cluster.cache import Key
 from clotho.cluster.probe import Prober, ProbeTimes
 from clotho.cluster.store import Store, decode
 from clotho.plan.model import ObjectKey
+from clotho.render.objects import TOKEN_KEYS
 from clotho_contract import termination
 from clotho_contract.progress import CheckpointInfo, Progress
 from clotho_contract.termination import Termination
@@ -65,15 +66,16 @@ def test_other_objects_are_seen_with_what_they_were_rendered_from() -> None:
     assert (found.uid, found.fingerprint, found.is_terminating) == ("u", "f", False)
 
 
-def test_of_a_secret_only_the_token_is_kept() -> None:
-    body = {
-        **service(),
-        "kind": "Secret",
-        "data": {"CLOTHO_TOKEN": "dA==", "CLOTHO_ADMIN_TOKEN": "YQ==", "run.yaml": ""},
-    }
-    secret = decode("Secret", body)
-    assert "dA==" in repr(secret)
-    assert "YQ==" not in repr(secret)
+def test_of_a_secret_only_the_operators_token_is_kept() -> None:
+    tokens = {key: key.encode().hex() for key in TOKEN_KEYS}
+    kept = repr(decode("Secret", {**service(), "kind": "Secret", "data": {**tokens, "run.yaml": ""}}))
+    assert [key for key in TOKEN_KEYS if tokens[key] in kept] == ["CLOTHO_OPERATOR_TOKEN"]
+
+
+def test_of_an_older_secret_the_token_of_all_roles_is_kept() -> None:
+    body = {**service(), "kind": "Secret", "data": {"CLOTHO_TOKEN": "dA==", "CLOTHO_ADMIN_TOKEN": "YQ=="}}
+    kept = repr(decode("Secret", body))
+    assert ("dA==" in kept, "YQ==" in kept) == (True, False)
 
 
 def test_last_words_are_heard_of_a_pod_that_is_gone_already() -> None:

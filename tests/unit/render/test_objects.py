@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clotho.api.names import API_SERVER, TRAINER
+from clotho.api.names import API_SERVER, COMPONENT_LABEL, TRAINER
 from clotho.render import objects, pods
 from clotho.render.config import fingerprint, run_config
 from clotho.render.merge import TemplateError
@@ -34,6 +34,32 @@ def test_every_container_is_restricted(case: str, name: str, pod: Body) -> None:
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["readOnlyRootFilesystem"] is True
         assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+
+
+OURS = ("main", "wait")  # templates bring others
+TOKENS = {
+    "api-server": {key: key for key in objects.TOKEN_KEYS},
+    "trainer": {
+        "CLOTHO_TOKEN": "CLOTHO_TRAINER_TOKEN",
+        "CLOTHO_ENVIRONMENT_TOKEN": "CLOTHO_ENVIRONMENT_TOKEN",
+        "CLOTHO_OPERATOR_TOKEN": "CLOTHO_OPERATOR_TOKEN",
+    },
+    "environment": {"CLOTHO_TOKEN": "CLOTHO_ENVIRONMENT_TOKEN"},
+    "exporter": {},
+}
+
+
+@pytest.mark.parametrize(("case", "name", "pod"), ALL_PODS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_pod_has_only_the_tokens_of_its_role(case: str, name: str, pod: Body) -> None:
+    component = pod["metadata"]["labels"].get(COMPONENT_LABEL)
+    expected = dict(TOKENS.get(component, {}))
+    if component == "trainer" and "inline" in CASES[case]:
+        del expected["CLOTHO_TOKEN"]  # there is no API server
+    ours = [c for c in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]] if c["name"] in OURS]
+    for container in ours:
+        secrets = [variable for variable in container.get("env", []) if "secretKeyRef" in variable.get("valueFrom", {})]
+        keys = {variable["name"]: variable["valueFrom"]["secretKeyRef"]["key"] for variable in secrets}
+        assert {name: key for name, key in keys.items() if key.startswith("CLOTHO_")} == expected
 
 
 def variables(pod: Body) -> set[str]:

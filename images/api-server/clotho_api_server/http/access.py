@@ -1,53 +1,80 @@
-"""Who may ask: the run's token for everything but health, the administrator's for what destroys data."""
+"""Which role may use which route. A route without an entry here is the administrator's."""
 
-import base64
-import binascii
-import hmac
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Literal
 
 from aiohttp import web
 from msgspec import Struct
 
 from clotho_api_server.refusals import ForbiddenError, UnauthorizedError
-from clotho_contract.names import ADMIN_TOKEN_VARIABLE
+from clotho_contract.access import is_accepted, presented_token
+from clotho_contract.names import (
+    ADMIN_TOKEN_VARIABLE,
+    ENVIRONMENT_TOKEN_VARIABLE,
+    OPERATOR_TOKEN_VARIABLE,
+    TRAINER_TOKEN_VARIABLE,
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Role = Literal["environment", "trainer", "operator", "administrator"]
+
+VARIABLES: Final[Mapping[Role, str]] = {
+    "environment": ENVIRONMENT_TOKEN_VARIABLE,
+    "trainer": TRAINER_TOKEN_VARIABLE,
+    "operator": OPERATOR_TOKEN_VARIABLE,
+    "administrator": ADMIN_TOKEN_VARIABLE,
+}
 OPEN: Final = frozenset({"/", "/healthz", "/readyz", "/metrics"})
-ADMINISTRATORS_ONLY: Final = frozenset({"/reset_data"})
+_SUBMITS: Final = frozenset[Role]({"environment"})
+_TRAINS: Final = frozenset[Role]({"trainer"})
+_WATCHES: Final = frozenset[Role]({"trainer", "operator"})
+_ANY: Final = frozenset[Role]({"environment", "trainer", "operator"})
+ALLOWED: Final[Mapping[str, frozenset[Role]]] = {
+    "/register-env": _SUBMITS,
+    "/disconnect-env": _SUBMITS,
+    "/status-env": _SUBMITS,
+    "/scored_data": _SUBMITS,
+    "/scored_data_list": _SUBMITS,
+    "/register": _TRAINS,
+    "/batch": _TRAINS,
+    "/lease": _TRAINS,
+    "/lease/{id}/renew": _TRAINS,
+    "/lease/{id}/ack": _TRAINS,
+    "/lease/{id}/release": _TRAINS,
+    "/checkpointed": _TRAINS,
+    "/status": _WATCHES,
+    "/latest_example": _WATCHES,
+    "/info": _ANY,
+    "/wandb_info": _ANY,
+    "/openapi.json": _ANY,
+    "/reset_data": frozenset(),
+}
 
 
 class Access(Struct, frozen=True):
-    """`token` None means that everyone may do everything: for local use, asked for explicitly."""
+    """The tokens of each role. One token may have several roles; without any tokens everything is open."""
 
-    token: str | None
-    admin_token: str | None = None
+    tokens: Mapping[Role, tuple[str, ...]]
 
-    def check(self, path: str, authorization: str | None) -> None:
-        if self.token is None or path in OPEN:
+    def check(self, route: str, authorization: str | None) -> None:
+        """`route` is the path as it is registered, such as `/lease/{id}/ack`."""
+        if not self.tokens or route in OPEN:
             return
-        presented = secret_of(authorization)
-        is_admin = self.admin_token is not None and _same(presented, self.admin_token)
-        if not is_admin and not _same(presented, self.token):
+        presented = presented_token(authorization)
+        roles = {role for role, tokens in self.tokens.items() if is_accepted(presented, tokens)}
+        if not roles:
             raise UnauthorizedError(
-                "the run's token is missing or wrong: send it as a bearer token, or as the password in the URL"
+                "the token is missing or wrong: send it as a bearer token, or as the password in the URL"
             )
-        if path in ADMINISTRATORS_ONLY and not is_admin:
-            raise ForbiddenError(f"{path} needs the administrator's token (${ADMIN_TOKEN_VARIABLE} of the server)")
+        allowed: set[Role] = {"administrator", *ALLOWED.get(route, ())}
+        if not roles & allowed:
+            needed = " or ".join(f"the {role}'s (${VARIABLES[role]} of the server)" for role in sorted(allowed))
+            raise ForbiddenError(f"{route} is not for the {' and '.join(sorted(roles))}'s token: send {needed}")
 
 
-def secret_of(authorization: str | None) -> str:
-    """The token of a bearer header, or the password of a basic one, whatever the user; empty when there is none."""
-    scheme, _, value = (authorization or "").partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip()
-    if scheme.lower() == "basic":
-        try:
-            return base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
-    return ""
+EVERYTHING_OPEN: Final = Access({})
 
 
-def _same(presented: str, expected: str) -> bool:
-    return hmac.compare_digest(presented.encode(errors="surrogateescape"), expected.encode())
+def single_token(token: str, admin_token: str = "") -> Access:
+    """One token for every role but the administrator's."""
+    return Access({role: (token,) for role in VARIABLES if role != "administrator"} | {"administrator": (admin_token,)})

@@ -89,7 +89,8 @@ async def _answer_those_who_wait(app: web.Application) -> None:
 def _guarded_by(access: Access):  # type: ignore[no-untyped-def]
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        access.check(request.path, request.headers.get("Authorization"))
+        resource = request.match_info.route.resource
+        access.check(resource.canonical if resource else request.path, request.headers.get("Authorization"))
         return await handler(request)
 
     return guard

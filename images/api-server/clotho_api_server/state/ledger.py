@@ -103,6 +103,7 @@ class Ledger:
         for env in self._environments.values():
             if env.connected:
                 check_divides("batch_size", env.asked.group_size, request.batch_size, f" of environment {env.name}")
+        self._check_step("starting_step", request.starting_step)
         resized = self._registration is not None and self._registration.batch_size != request.batch_size
         for lease in list(self._leases):
             self.release(lease)
@@ -282,6 +283,7 @@ class Ledger:
             raise InvalidError(
                 ("step",), f"{step} is behind current_step {self._step}; to go back, register with that starting_step"
             )
+        self._check_step("step", step)
         return self._train(lease_id, step)
 
     def deliver(self, lease_id: str) -> Trained:
@@ -308,6 +310,20 @@ class Ledger:
         if lease is None:
             raise ConflictError(f"lease {lease_id} is unknown or has expired; its batch is delivered again")
         return lease
+
+    def _check_step(self, field: str, step: int) -> None:
+        """Each step takes a batch: none can be beyond the batches that were given out and not yet acknowledged."""
+        farthest = self._step + len(self._leases) + self._returned["batches"]
+        if step > farthest and self._has_given_out_batches():
+            raise InvalidError(
+                (field,),
+                f"{step} is beyond {farthest}: current_step {self._step} and {farthest - self._step} batches that were "
+                "given out and not acknowledged",
+            )
+
+    def _has_given_out_batches(self) -> bool:
+        """Before the first one nothing contradicts a trainer that resumes from its own checkpoint."""
+        return bool(self._db.execute("SELECT EXISTS (SELECT 1 FROM batches)").fetchone()[0])
 
     def _reclaim(self, lease_id: str) -> Lease | None:
         """A restart returned this batch for fear that it had not arrived, but its holder is there."""

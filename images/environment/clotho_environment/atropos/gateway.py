@@ -102,8 +102,11 @@ class Gateway:
             await runner.cleanup()
 
     async def current_step(self) -> int | None:
-        """None when the API server's answer does not contain it."""
-        answer = await self._call("api", "GET", "/status")
+        """None before the environment has registered, and when the API server's answer does not contain it."""
+        if self._env_id is None:
+            await self._call("api", "GET", "/info")  # a token that is refused shows here already
+            return None
+        answer = await self._call_registered("GET", "/status-env", self._identify)
         status = answer.decoded(CurrentStep)
         return status.current_step if status else None
 
@@ -126,10 +129,11 @@ class Gateway:
 
     async def _status(self, request: web.Request) -> web.Response:
         await request.read()
-        answer = await self._call_registered(
-            "GET", "/status-env", lambda: msgspec.json.encode({"env_id": self._env_id})
-        )
+        answer = await self._call_registered("GET", "/status-env", self._identify)
         return answer.respond()
+
+    def _identify(self) -> bytes:
+        return msgspec.json.encode({"env_id": self._env_id})
 
     async def _call_registered(
         self, method: str, path: str, body: Callable[[], bytes], headers: Mapping[str, str] = _NO_HEADERS

@@ -1,11 +1,9 @@
 """The inference port: SGLang's and OpenAI's routes over whichever engine serves the run."""
 
 import asyncio
-import hmac
 import io
 import tarfile
 import tempfile
-from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
+from clotho_contract.access import is_accepted, presented_token
 from clotho_trainer.inference import answers, openai_routes, sglang_routes
 from clotho_trainer.inference.core.engine import EngineBusyError
 from clotho_trainer.inference.requests import BadRequestError, ChatRequest, CompletionRequest, GenerateRequest
@@ -31,7 +30,7 @@ class InferenceServer:
 
     def __init__(self, *tokens: str) -> None:
         self.service: Service | None = None
-        self._tokens = [token.encode() for token in tokens if token]
+        self._tokens = tokens
         self._archive: bytes | None = None
 
     def application(self) -> web.Application:
@@ -45,9 +44,12 @@ class InferenceServer:
         app.router.add_post("/v1/chat/completions", self._route(ChatRequest, openai_routes.chat_completions))
         return app
 
+    def _accepts(self, request: web.Request) -> bool:
+        return is_accepted(presented_token(request.headers.get("Authorization")), self._tokens)
+
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in _OPEN and not _has_token(request, self._tokens):
+        if request.path not in _OPEN and not self._accepts(request):
             return problem(401, "the run's token is missing or wrong")
         try:
             return await handler(request)
@@ -102,19 +104,6 @@ def archive(tokenizer: Any) -> bytes:
         for path in sorted(Path(folder).rglob("*")):
             tar.add(path, arcname=str(path.relative_to(folder)), recursive=False)
     return buffer.getvalue()
-
-
-def _has_token(request: web.Request, tokens: list[bytes]) -> bool:
-    kind, _, value = request.headers.get("Authorization", "").partition(" ")
-    given = value.strip().encode()
-    if kind.lower() == "basic":
-        try:
-            given = b64decode(value, validate=True).partition(b":")[2]
-        except ValueError:
-            return False
-    elif kind.lower() != "bearer":
-        return False
-    return any(hmac.compare_digest(given, token) for token in tokens)
 
 
 async def _read(request: web.Request, kind: type[Body]) -> Body:

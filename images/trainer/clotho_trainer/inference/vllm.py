@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from clotho_contract.config import RunConfig
 from clotho_contract.lines import lines_of
+from clotho_contract.names import TOKEN_VARIABLES
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.hardware import gpus
 from clotho_trainer.inference.core.engine import (
@@ -296,8 +297,8 @@ def _scores(tokens: tuple[int, ...], entries: list[dict[int, _PromptLogprob] | N
 
 
 def _environment(gpu_count: int) -> dict[str, str]:
-    """vLLM needs no secrets but the model's; the run's token stays here."""
-    hidden = {"CLOTHO_TOKEN", "WANDB_API_KEY", "TINKER_API_KEY"}
+    """vLLM needs no secrets but the model's; the run's tokens stay here."""
+    hidden = {*TOKEN_VARIABLES, "WANDB_API_KEY", "TINKER_API_KEY"}
     kept = {key: value for key, value in os.environ.items() if key not in hidden}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     visible = {"CUDA_VISIBLE_DEVICES": gpus.first(gpu_count)} if gpu_count > 1 else {}

@@ -16,7 +16,15 @@ from aiohttp import web
 from clotho_contract import config as run_config
 from clotho_contract import progress as progress_wire
 from clotho_contract.config import RunConfig
-from clotho_contract.names import DATA_PATH, DATA_VARIABLE, INFERENCE_PORT, TOKEN_VARIABLE, TRAINER_STATUS_PORT
+from clotho_contract.names import (
+    DATA_PATH,
+    DATA_VARIABLE,
+    ENVIRONMENT_TOKEN_VARIABLE,
+    INFERENCE_PORT,
+    OPERATOR_TOKEN_VARIABLE,
+    TOKEN_VARIABLE,
+    TRAINER_STATUS_PORT,
+)
 from clotho_contract.serving import add_health_routes
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError, classify
@@ -63,9 +71,10 @@ async def train(options: Options) -> Termination:
 
 async def _train(config: RunConfig, options: Options, token: str, board: Board, stack: AsyncExitStack) -> Termination:
     stop = _stop_on_signals()
-    inference = InferenceServer(token)
+    served_to = inference_tokens(token)
+    inference = InferenceServer(*served_to)
     await stack.enter_async_context(listening(_status_application(board), options.host, options.status_port))
-    if token:
+    if served_to:
         await stack.enter_async_context(listening(inference.application(), options.host, options.inference_port))
     data = Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH)))
     checkpoints = Checkpoints(data / "checkpoints", config.training.checkpoint.keep)
@@ -149,9 +158,16 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
+def inference_tokens(own: str) -> tuple[str, ...]:
+    """Those of the environments and the operator; where neither is set, the one that all pods share."""
+    roles = (ENVIRONMENT_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
+    accepted = tuple(filter(None, (os.environ.get(variable) for variable in roles)))
+    return accepted or ((own,) if own else ())
+
+
 def _token(config: RunConfig) -> str:
-    """A run without environments needs none: without it, the policy is just not served to anyone."""
+    """For the API server, which a run without environments does not have."""
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token and config.inline is None:
-        raise TrainerError("InvalidConfig", f"${TOKEN_VARIABLE} is not set; it is the token that the run's pods share")
+        raise TrainerError("InvalidConfig", f"${TOKEN_VARIABLE} is not set; it is the token for the API server")
     return token

@@ -12,7 +12,7 @@ from clotho.plan.run.components import RunComponent
 from clotho.plan.run.restarts import vanished
 from clotho.plan.run.situation import Situation
 from clotho.render import objects, pods
-from clotho.render.config import fingerprint, run_config
+from clotho.render.config import run_config
 from clotho.render.names import base_name, claim_name, pod_name
 
 _CREATED_TOGETHER: Final = timedelta(seconds=60)  # a pod and its Secret may be written at the same time
@@ -44,9 +44,9 @@ def write_config(situation: Situation) -> Iterator[Action]:
     config = run_config(run, situation.settings.render.cluster_domain)
     secret = ObjectKey("Secret", base_name(run.metadata))
     if _is_absent(situation, secret):
-        yield Create(key=secret, manifest=objects.secret(run, config), random_keys=objects.RANDOM_KEYS)
-    elif _differs(situation, secret, fingerprint(config)):
-        yield Apply(key=secret, manifest=objects.secret(run, config))
+        yield Create(key=secret, manifest=objects.secret(run, config), random_keys=objects.TOKEN_KEYS)
+    elif _differs(situation, secret, objects.secret_fingerprint(config)):
+        yield Apply(key=secret, manifest=objects.secret(run, config), random_keys=objects.TOKEN_KEYS)
 
 
 def _claims(situation: Situation) -> Iterator[Create]:
