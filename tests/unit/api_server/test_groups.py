@@ -1,12 +1,14 @@
 """Scored groups: what is accepted, how it is spelled again, and which field an error names."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from clotho_api_server.parsing.groups import AT_A_GLANCE, ScoredData, parse_group, parse_groups
-from clotho_api_server.refusals import InvalidError
+from clotho_api_server.parsing import bounds
+from clotho_api_server.parsing.groups import AT_A_GLANCE, Parser, ScoredData, parse_group, parse_groups
+from clotho_api_server.refusals import InvalidError, TooLargeError
 from clotho_contract.trajectory import ScoredGroup
 
 GOOD: dict[str, Any] = {"tokens": [[1, 2, 3], [4, 5]], "masks": [[-100, 2, 3], [4, 5]], "scores": [1.0, 0]}
@@ -136,3 +138,50 @@ def test_a_glance_leaves_what_is_wrong_and_what_takes_longer(changes: dict[str, 
 
 def test_a_group_in_the_queue_has_the_fields_of_the_contract_in_the_same_order() -> None:
     assert ScoredData.__struct_fields__ == ScoredGroup.__struct_fields__
+
+
+def test_empty_optional_lists_mean_absent() -> None:
+    """Atropos' default `collect_trajectories` sends them."""
+    names = ("advantages", "ref_logprobs", "inference_logprobs", "overrides", "distill_token_ids", "distill_logprobs")
+    stored = json.loads(parse_group(body(**{name: [] for name in names}), max_tokens=0).body)
+    assert [stored[name] for name in names] == [None] * len(names)
+
+
+@pytest.mark.parametrize("parse", [parse_group, parse_groups], ids=["one", "list"])
+@pytest.mark.parametrize("row", [b"[],", b"{},"])
+def test_small_rows_without_number_take_no_memory(parse: Parser[Any], row: bytes) -> None:
+    many = b"[" + row * 5_000_000 + b"[]]"
+    sent = b'{"tokens":' + many + b',"masks":[],"scores":[]}' if parse is parse_group else many
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLargeError, match="arrays and objects, the limit is 4000000"):
+            parse(sent, 0)
+        assert tracemalloc.get_traced_memory()[1] < 100 * 1024**2
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("name", ["images", "messages", "overrides", "group_overrides", "generation_params"])
+def test_a_field_that_is_decoded_as_a_whole_has_a_bounded_number_of_values(name: str) -> None:
+    many = b'{"a":[' + b"0," * 1_100_000 + b"0]}"
+    group = body(**{name: "HERE"}).replace(b'"HERE"', many)
+    with pytest.raises(InvalidError, match=f"{name}: more than 1000000 values"):
+        parse_group(group, max_tokens=0)
+
+
+def test_a_row_that_must_be_decoded_has_a_bounded_number_of_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MOST_ENTRIES", 10_000)
+    group = body(tokens="HERE").replace(b'"HERE"', b"[[" + b"0 ," * 10_001 + b"0]]")
+    with pytest.raises(InvalidError, match=r"tokens\[0\]: more than 10000 values"):
+        parse_group(group, max_tokens=0)
+
+
+@pytest.mark.parametrize("depth", [65, 1_000, 100_000])
+@pytest.mark.parametrize("name", [*ScoredData.__struct_fields__, "unknown"])
+def test_deep_nesting_is_refused_in_every_field(name: str, depth: int) -> None:
+    group = body(**{name: "HERE"}).replace(b'"HERE"', b"[" * depth + b"]" * depth)
+    if name == "unknown" and depth < 1_000:
+        assert parse_group(group, max_tokens=0).size == 2
+    else:
+        with pytest.raises(InvalidError):
+            parse_group(group, max_tokens=0)

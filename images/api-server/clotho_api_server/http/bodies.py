@@ -1,101 +1,73 @@
-"""Reads request bodies with bounds: on each one's size, on how slowly it may come, and on what all hold together."""
+"""Reads request bodies with bounds on their size and on how slowly they may arrive."""
 
 import asyncio
 import zlib
-from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 from aiohttp import web
 
+from clotho_api_server.http.budget import Reservation
 from clotho_api_server.refusals import RefusalError, TimedOutError, TooLargeError
 
 SMALL: Final = 1024**2  # everything but scored data
 PATIENCE_SECONDS: Final = 30.0  # for the first byte and between any two
-LEAST_BYTES_PER_SECOND: Final = 64 * 1024
+LEAST_BYTES_PER_SECOND: Final = 1024**2  # on average, once PATIENCE_SECONDS are over
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
-class Budget:
-    """Bytes that may be in memory at once. Whoever comes first is served first; others wait in their sockets."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._free = total
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    @asynccontextmanager
-    async def reserve(self, amount: int) -> AsyncIterator[None]:
-        amount = min(amount, self._total)
-        await self._take(amount)
-        try:
-            yield
-        finally:
-            self._free += amount
-            self._serve_waiters()
-
-    async def _take(self, amount: int) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((amount, turn))
-        self._serve_waiters()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._free += amount
-            else:
-                self._waiters.remove((amount, turn))
-            self._serve_waiters()
-            raise
-
-    def _serve_waiters(self) -> None:
-        while self._waiters and self._waiters[0][0] <= self._free:
-            amount, turn = self._waiters.popleft()
-            if not turn.cancelled():
-                self._free -= amount
-                turn.set_result(None)
-
-
-async def read(request: web.Request, limit: int) -> bytes:
-    """The body as it came over the wire, still compressed if it was."""
-    declared = request.content_length or 0
-    if declared > limit:
-        raise too_large(declared, limit)
+async def read(request: web.Request, limit: int, held: Reservation | None = None) -> bytes:
+    """The body as it came over the wire, still compressed if it was; `held` grows with what has arrived."""
+    if (request.content_length or 0) > limit:
+        raise too_large(request.content_length or 0, limit)
     chunks: list[bytes] = []
     length = 0
-    try:
-        async with (
-            asyncio.timeout(PATIENCE_SECONDS + max(declared, SMALL) / LEAST_BYTES_PER_SECOND),
-            asyncio.timeout(PATIENCE_SECONDS) as patience,
-        ):
-            while chunk := await request.content.readany():
-                patience.reschedule(asyncio.get_running_loop().time() + PATIENCE_SECONDS)
-                chunks.append(chunk)
-                length += len(chunk)
-                if length > limit:
-                    raise too_large(length, limit)
-    except TimeoutError as error:
-        raise TimedOutError(f"the body came too slowly: {length} bytes so far") from error
+    async for chunk in _paced(request):
+        chunks.append(chunk)
+        length += len(chunk)
+        if length > limit:
+            raise too_large(length, limit)
+        if held is not None:
+            await held.grow(len(chunk))
     return b"".join(chunks)
+
+
+async def _paced(request: web.Request) -> AsyncIterator[bytes]:
+    """Only the time that the client takes counts, not what the server does between two chunks."""
+    loop = asyncio.get_running_loop()
+    length, seconds = 0, 0.0
+    while True:
+        allowed = PATIENCE_SECONDS + length / LEAST_BYTES_PER_SECOND - seconds
+        began = loop.time()
+        try:
+            async with asyncio.timeout(min(allowed, PATIENCE_SECONDS)):
+                chunk = await request.content.readany()
+        except TimeoutError as error:
+            raise TimedOutError(f"the body came too slowly: {length} bytes so far") from error
+        if not chunk:
+            return
+        seconds += loop.time() - began
+        length += len(chunk)
+        yield chunk
 
 
 def is_gzip(request: web.Request) -> bool:
     return "gzip" in request.headers.get("Content-Encoding", "").lower()
 
 
-def expanded_length(compressed: bytes) -> int:
-    """What a gzip body says of itself in its last four bytes; `expand` holds it to that."""
+def expanded_length(compressed: bytes, limit: int) -> int:
+    """As the last four bytes of a gzip body declare it; `expand` refuses a body with another length."""
     if compressed[:2] != _GZIP_MAGIC:
         raise RefusalError("Invalid gzip payload")
-    return int.from_bytes(compressed[-4:], "little")
+    declared = int.from_bytes(compressed[-4:], "little")
+    if declared > limit:
+        raise too_large(declared, limit)
+    return declared
 
 
 def expand(compressed: bytes, limit: int) -> bytes:
-    declared = expanded_length(compressed)
-    if declared > limit:
-        raise too_large(declared, limit)
+    declared = expanded_length(compressed, limit)
     stream = zlib.decompressobj(_GZIP)
     try:
         body = stream.decompress(compressed, declared + 1)

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
 from clotho_api_server.http import bodies
 from clotho_api_server.http.answers import answer
-from clotho_api_server.http.bodies import Budget
+from clotho_api_server.http.budget import Budget
 from clotho_api_server.parsing.groups import AT_A_GLANCE, Group, Parser, parse_group, parse_groups
 from clotho_api_server.refusals import FullError, RefusalError
 from clotho_api_server.state.ledger import queue_is_full
@@ -78,18 +79,12 @@ class Intake:
     async def _body(self, request: web.Request) -> AsyncIterator[bytes]:
         """The JSON, for as long as there is memory set aside for it."""
         limit = self._service.settings.max_body_bytes
-        budget = self._budget
-        declared = request.content_length if request.content_length is not None else limit
-        if declared > limit:
-            raise bodies.too_large(declared, limit)
-        if not bodies.is_gzip(request):
-            async with budget.reserve(declared):
-                yield await bodies.read(request, limit)
-            return
-        async with budget.reserve(declared):
-            compressed = await bodies.read(request, limit)
-        async with budget.reserve(len(compressed) + bodies.expanded_length(compressed)):
-            yield await self._service.check(lambda: bodies.expand(compressed, limit))
+        async with self._budget.reservation() as held:
+            body = await bodies.read(request, limit, held)
+            if bodies.is_gzip(request):
+                await held.grow(bodies.expanded_length(body, limit))
+                body = await self._service.check(partial(bodies.expand, body, limit))
+            yield body
 
     async def _check(self, body: bytes, parse: Parser[Group] | Parser[list[Group]]) -> Sequence[Group]:
         registration = self._service.state.registration

@@ -9,6 +9,7 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
+from clotho_api_server.parsing.bounds import check_entries, check_levels, check_rows, check_values
 from clotho_api_server.parsing.decoding import decode
 from clotho_api_server.parsing.rows import LongRows, apart, count_integers, count_numbers, cut
 from clotho_api_server.refusals import InvalidError, Location
@@ -66,7 +67,10 @@ class _RowKind(NamedTuple):
     glance: Callable[[Raw], int | None] = lambda _: None
 
     def length(self, row: Raw, at: Location) -> int:
-        return self.glance(row) or len(decode(row, self.decoder, at))
+        if count := self.glance(row):
+            return count
+        check_entries(row, at)
+        return len(decode(row, self.decoder, at))
 
 
 _Token = Annotated[int, Meta(ge=-_INT32, lt=_INT32)]
@@ -112,6 +116,7 @@ class Parser(Generic[T]):
 
     def __call__(self, body: bytes, max_tokens: int) -> T:
         """When it does not work out with the long rows apart, the whole text tells what is wrong and where."""
+        check_rows(body)
         parsed = self.glance(body, max_tokens, longest_rest=len(body))
         if parsed is not None:
             return parsed
@@ -145,8 +150,10 @@ def _parse_group(body: bytes, long_rows: LongRows, max_tokens: int) -> Group:
         if (rows := getattr(data, name)) is not None:
             _check_rows(name, rows, kind, lengths)
     others = {name: _optional(getattr(data, name), decoder, name) for name, decoder in _OTHERS.items()}
-    if others["overrides"] is not None:
+    if others["overrides"]:
         _check_count("overrides", len(others["overrides"]), lengths)
+    else:
+        data = replace(data, overrides=NULL)
     _optional(data.messages, _MESSAGES, "messages")
     params = _optional(data.generation_params, _PARAMS, "generation_params")
     return Group(
@@ -162,7 +169,8 @@ def _complete(data: ScoredData, long_rows: LongRows) -> ScoredData:
         return long_rows.pop(bytes(row), row)
 
     fields = {name: [whole(row) for row in rows] for name in _ROW_FIELDS if (rows := getattr(data, name)) is not None}
-    return replace(data, scores=whole(data.scores), **fields)
+    absent = {name: None for name in _PER_TOKEN if not fields.get(name)}  # Atropos' environments send [] for none
+    return replace(data, scores=whole(data.scores), **(fields | absent))
 
 
 def _token_lengths(rows: list[Raw], max_tokens: int) -> list[int]:
@@ -204,7 +212,12 @@ def _check_count(name: str, count: int, lengths: list[int]) -> None:
 
 
 def _optional(field: Raw, decoder: Decoder[T], name: str) -> T | None:
-    return None if _is_null(field) else decode(field, decoder, (name,))
+    if _is_null(field):
+        return None
+    check_values(field, (name,))
+    value = decode(field, decoder, (name,))
+    check_levels(value, (name,))
+    return value
 
 
 def _is_null(field: Raw) -> bool:

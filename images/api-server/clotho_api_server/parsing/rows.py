@@ -105,7 +105,7 @@ def _grouped(flags: _Flags, kind: type[_Unsigned]) -> npt.NDArray[_Unsigned]:
 def _is_json(row: Raw) -> bool:
     try:
         _SYNTAX.decode(row)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False
     return True
 
