@@ -26,7 +26,7 @@ def measure(*argv: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    commands = [[name] for name in arguments.build("clotho").commands()]
+    commands = [[name] for name in arguments.TREE.names()]
     lines = [["--help"], *([*words, "--help"] for words in commands), ["run", "start", "--help"]]
     nothing, helps = [], []
     for _ in range(ROUNDS):  # in turns, so that a busy moment hits both

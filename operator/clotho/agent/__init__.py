@@ -1,1 +1,1 @@
-"""Training for agents: ten tools over MCP, backed by the custom resources."""
+"""Training for agents: tools over MCP, backed by the custom resources."""

@@ -1,4 +1,4 @@
-"""Kubernetes objects -> the answers that agents get. Pure: what is not known is null, never invented."""
+"""Kubernetes objects -> the answers that agents get. Pure; what is unknown is null."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ def environment_answer(environment: Object) -> Answer:
 
 
 def file_path(entry: str) -> str:
-    """The file of entries that name one; else the entry itself, which says where the class is."""
+    """The file of an entry that names one; else the entry itself."""
     path = entry.removeprefix("atropos:").partition(".py")
     return f"{path[0]}.py" if path[1] else entry
 
@@ -65,8 +65,8 @@ def _setting(setting: Setting) -> Answer:
     }
 
 
-def said(draft: Draft) -> Answer:
-    """What differs from the defaults: what the run will be started with."""
+def changed_settings(draft: Draft) -> Answer:
+    """What differs from the defaults."""
     chosen = [each for each in draft.settings() if not each.decided_by]  # the others follow from these
     return {each.field.name: each.value for each in chosen if each.value != each.field.default}
 
@@ -94,7 +94,7 @@ def environments_of(run: Object) -> str:
 
 
 def wandb_names(run: Object) -> Answer:
-    """As the trainer names itself there; null for a run that does not report to W&B."""
+    """The run as it appears in W&B; null for a run that does not report there."""
     asked = run.get("spec", {}).get("tracking", {}).get("wandb")
     policy = run.get("status", {}).get("policy") or {}
     locked = policy.get("locked", {}).get("tracking", {}).get("wandb")
@@ -137,6 +137,10 @@ def status_answer(run: Object, now: datetime, evaluated: float | None) -> Answer
     return answer
 
 
+def duration(seconds: int) -> str:
+    return f"{seconds} s" if seconds < 120 else f"{-(-seconds // 60)} minutes"
+
+
 def running_minutes(status: Object, now: datetime) -> float:
     if not status.get("startTime"):
         return 0.0
@@ -161,7 +165,7 @@ def processes(components: Object) -> Answer:
 
 
 def metrics(numbers: Object, evaluated: float | None = None) -> Answer:
-    """Evaluations are the environments' own affair: status does not have them."""
+    """`evaluated` comes from the environments: status does not have it."""
     return {
         "step": numbers.get("step"),
         "reward_mean": numbers.get("rewardMean"),

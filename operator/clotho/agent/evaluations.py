@@ -1,4 +1,4 @@
-"""What the environments of a live run measured last: asked of their pods, through the API server."""
+"""The last evaluation of a live run's environments, read from their pods through the API server."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ _MEASURE: Final = re.compile(
 
 
 async def percent_correct(workspace: Workspace, run: dict[str, Any]) -> float | None:
-    """As the first environment that has one says; None where there is none, or nobody may ask."""
+    """Of the first environment that has one; None where there is none, or no permission to read it."""
     places = (run.get("status", {}).get("components") or {}).get("environments", ())
     for place in places:
         if place.get("ready") and place.get("pod"):

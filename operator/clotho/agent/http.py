@@ -1,4 +1,4 @@
-"""Streamable HTTP for agents: on loopback as it is, anywhere else only with a token."""
+"""Streamable HTTP for agents: without a token on loopback only."""
 
 import hmac
 import ipaddress
@@ -33,13 +33,13 @@ class RequireToken:
         if scope["type"] == "http":
             given = dict(scope["headers"]).get(b"authorization", b"")
             if not hmac.compare_digest(given, self._expected):
-                await JSONResponse({"error": "a bearer token is needed"}, 401)(scope, receive, send)
+                await JSONResponse({"error": "a bearer token is required"}, 401)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
 async def serve_http(server: MCPServer[Any], host: str, port: int, token: str) -> None:
-    """Until it is interrupted. On loopback the SDK checks the Host header; elsewhere the token is the protection."""
+    """Until it is interrupted. On loopback the SDK checks the Host header; elsewhere the token protects it."""
     security = None if is_loopback(host) else TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app: ASGIApp = server.streamable_http_app(streamable_http_path=PATH, host=host, transport_security=security)
     config = uvicorn.Config(

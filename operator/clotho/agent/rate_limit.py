@@ -1,4 +1,4 @@
-"""How often an agent may look at a run. The last look is written on the run itself: it outlives this process."""
+"""How often an agent may check a run. The last check is an annotation of the run, so it outlives this process."""
 
 import math
 from collections.abc import Mapping
@@ -11,12 +11,14 @@ from clotho.workspace.objects import Workspace
 
 ANNOTATION: Final = f"{GROUP}/last-status-check"
 ATTEMPTS: Final = 5
+EARLY: Final = timedelta(minutes=15)
+EARLY_INTERVAL_SECONDS: Final = 60
 
 Object = dict[str, Any]
 
 
 def seconds_left(run: Mapping[str, Any], interval_seconds: int, now: datetime) -> int:
-    """Until the next look is allowed; 0 when it is. A time in the future counts as never."""
+    """Until the next check is allowed; 0 when it is. A time in the future counts as never."""
     written = (run["metadata"].get("annotations") or {}).get(ANNOTATION, "")
     try:
         last = datetime.fromisoformat(written)
@@ -24,13 +26,23 @@ def seconds_left(run: Mapping[str, Any], interval_seconds: int, now: datetime) -
         return 0
     if last.tzinfo is None or last > now + timedelta(minutes=5):
         return 0
-    return max(0, math.ceil((last + timedelta(seconds=interval_seconds) - now).total_seconds()))
+    interval = min(interval_seconds, EARLY_INTERVAL_SECONDS) if _changes_soon(run, now) else interval_seconds
+    return max(0, math.ceil((last + timedelta(seconds=interval) - now).total_seconds()))
 
 
-async def take_turn(workspace: Workspace, name: str, interval_seconds: int, now: datetime) -> tuple[Object, int]:
-    """The run and 0, with the look written down; or the run and the seconds that are left.
+def _changes_soon(run: Mapping[str, Any], now: datetime) -> bool:
+    """In its first minutes, and until it trains, a run can fail at any moment; a finished one is read at once."""
+    status = run.get("status") or {}
+    if status.get("phase", "Pending") != "Running":
+        return True
+    started = status.get("startTime") or run["metadata"].get("creationTimestamp")
+    return started is not None and now - datetime.fromisoformat(started) < EARLY
 
-    Of two agents that look at once, one wins: the write holds only for the version that was read.
+
+async def record_check(workspace: Workspace, name: str, interval_seconds: int, now: datetime) -> tuple[Object, int]:
+    """The run and 0, with the check recorded; or the run and the seconds that are left.
+
+    Of two agents that check at once, one wins: the write is valid only for the version that was read.
     """
     for attempt in range(ATTEMPTS):
         run = await workspace.get("TrainingRun", name)
@@ -43,7 +55,7 @@ async def take_turn(workspace: Workspace, name: str, interval_seconds: int, now:
         }
         try:
             await workspace.change("TrainingRun", name, {"metadata": metadata})
-        except Conflict:  # its status changed in between, or another agent was faster
+        except Conflict:  # its status changed in between, or another agent checked
             if attempt == ATTEMPTS - 1:
                 raise
             continue

@@ -1,7 +1,7 @@
 """The tools over MCP: standard input and output for one agent, streamable HTTP for several."""
 
 import uuid
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -14,20 +14,22 @@ from clotho.agent.tools import Toolbox
 INSTRUCTIONS: Final = (
     "Reinforcement-learning fine-tuning on a Kubernetes cluster. The usual way: rl_list_environments, "
     "rl_select_environment, rl_get_current_config, rl_edit_config as often as needed, rl_test_inference, "
-    "rl_start_training, rl_check_status now and then, rl_get_results. Runs take hours and go on without you."
+    "rl_start_training, rl_check_status and rl_get_logs from time to time, rl_get_results. Runs take hours and "
+    "continue without you."
 )
 SESSION_HEADER: Final = "mcp-session-id"
 READS: Final = ToolAnnotations(read_only_hint=True)
 
 AgentContext = Context[Any, Any]
-RunId = Annotated[str, Field(description="As rl_start_training or rl_list_runs gave it.")]
+Component = Literal["trainer", "api-server", "environment"]
+RunId = Annotated[str, Field(description="As returned by rl_start_training or rl_list_runs.")]
 Session = Annotated[
-    str, Field(description="As rl_select_environment gave it; needed only where the connection keeps no session.")
+    str, Field(description="As returned by rl_select_environment; required only where the connection has no session.")
 ]
 
 
 def session_of(context: AgentContext, session: str) -> str:
-    """What the agent said, else that of its connection: one on stdio, MCP's own over HTTP, none in stateless HTTP."""
+    """The one passed by the agent, else its connection's: one on stdio, MCP's own over HTTP, none in stateless HTTP."""
     if session:
         return session
     return "stdio" if context.headers is None else context.headers.get(SESSION_HEADER, "")
@@ -48,7 +50,7 @@ def _add_preparing_tools(server: MCPServer[Any], toolbox: Toolbox) -> None:
 
     @server.tool()
     async def rl_select_environment(
-        name: Annotated[str, Field(description="As rl_list_environments gave it.")],
+        name: Annotated[str, Field(description="As returned by rl_list_environments.")],
         context: AgentContext,
         session: Session = "",
     ) -> Answer:
@@ -81,12 +83,12 @@ def _add_preparing_tools(server: MCPServer[Any], toolbox: Toolbox) -> None:
         session: Session = "",
     ) -> Answer:
         """Try the selected environment against models that are served elsewhere. Takes minutes."""
-        told = 0
+        count = 0
 
         async def report(message: str) -> None:
-            nonlocal told
-            told += 1
-            await context.report_progress(told, message=message)
+            nonlocal count
+            count += 1
+            await context.report_progress(count, message=message)
 
         return await toolbox.test_inference(session_of(context, session), num_steps, group_size, models, report)
 
@@ -99,12 +101,21 @@ def _add_run_tools(server: MCPServer[Any], toolbox: Toolbox) -> None:
 
     @server.tool()
     async def rl_check_status(run_id: RunId) -> Answer:
-        """Show how a run is. Rate-limited for each run: training is slow."""
+        """Show the state, progress and metrics of a run. Rate-limited for each run once it has trained for a while."""
         return await toolbox.check_status(run_id)
+
+    @server.tool(annotations=READS)
+    async def rl_get_logs(
+        run_id: RunId,
+        component: Annotated[Component, Field(description="Whose logs.")] = "trainer",
+        lines: Annotated[int, Field(description="The last lines of each pod.", ge=1, le=1000)] = 100,
+    ) -> Answer:
+        """Read the last log lines of a run's pods, with tracebacks. Never rate-limited."""
+        return await toolbox.logs(run_id, component, lines)
 
     @server.tool(annotations=ToolAnnotations(destructive_hint=True))
     async def rl_stop_training(run_id: RunId) -> Answer:
-        """End a run for good, after a last checkpoint."""
+        """Stop a run for good, after a final checkpoint."""
         return await toolbox.stop_training(run_id)
 
     @server.tool(annotations=READS)

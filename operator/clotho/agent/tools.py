@@ -1,8 +1,7 @@
-"""The ten tools. Each returns a JSON answer; what went wrong is an answer too, with an `error` that says what to do."""
+"""The tools. Each returns a JSON answer; a failure is an answer too, with an `error` and what to do about it."""
 
-import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, Final, ParamSpec
@@ -13,18 +12,21 @@ from msgspec import Struct, field
 from clotho.agent import answers
 from clotho.agent.answers import Answer
 from clotho.agent.evaluations import percent_correct
-from clotho.agent.rate_limit import take_turn
+from clotho.agent.rate_limit import record_check
 from clotho.api.inference_tests import TIDY_SECONDS
 from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.cluster.credentials import CredentialsError
 from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.workspace.drafting import begin_draft, fresh_name
 from clotho.workspace.inference_tests import TestOrder, wait_for_test
+from clotho.workspace.log_lines import readable
+from clotho.workspace.logs import component_of, read_log
 from clotho.workspace.objects import Workspace, WrongStateError
 
-SESSIONS: Final = 256  # the oldest selection is forgotten beyond that
+SESSIONS: Final = 256  # beyond that the oldest draft is dropped
+LOG_LIMIT: Final = 20_000  # characters of each pod's log: an agent reads all of it
 LIST_TIPS: Final = (
-    "Select one with rl_select_environment, then look at its settings with rl_get_current_config.",
+    "Select one with rl_select_environment, then read its settings with rl_get_current_config.",
     "Try it with rl_test_inference before training: a training run costs hours of GPU time.",
 )
 
@@ -43,7 +45,7 @@ Report = Callable[[str], Awaitable[None]]
 
 
 def answers_errors(tool: Tool[P]) -> Tool[P]:
-    """Nothing that the cluster or the agent does wrong is an exception for the agent."""
+    """Mistakes of the agent and errors of the cluster are answers, never exceptions."""
 
     @wraps(tool)
     async def guarded(self: "Toolbox", /, *args: P.args, **kwargs: P.kwargs) -> Answer:
@@ -62,7 +64,7 @@ def answers_errors(tool: Tool[P]) -> Tool[P]:
 
 
 class Toolbox:
-    """`session` tells agents apart. What they have chosen lives here; what they have started lives in the cluster."""
+    """`session` identifies an agent. Its draft is kept here; what it has started is kept in the cluster."""
 
     def __init__(
         self, workspace: Workspace, settings: Settings, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -93,7 +95,7 @@ class Toolbox:
     @answers_errors
     async def list_environments(self) -> Answer:
         found = [answers.environment_answer(each) for each in await self._workspace.all("Environment")]
-        none = ("There is none yet: `clotho env discover FOLDER --config-map --write -` makes manifests.",)
+        none = ("No environments yet: `clotho env discover DIRECTORY --config-map --write -` prints manifests.",)
         return {"environments": found, "count": len(found), "tips": list(LIST_TIPS if found else none)}
 
     @answers_errors
@@ -101,7 +103,7 @@ class Toolbox:
         draft = await begin_draft(self._workspace, name, self._settings.base)
         self._keep(session, draft)
         return {
-            "message": f"Selected {name}; earlier edits are gone.",
+            "message": f"Selected {name}; earlier edits are discarded.",
             "environment": name,
             "file_path": answers.file_path(draft.environment.entry),
             "session": session,
@@ -124,7 +126,7 @@ class Toolbox:
             "message": f"{name} is set.",
             "field": name,
             "value": draft.value(draft.fields()[name]) if name in draft.fields() else value,
-            "config": answers.said(draft),
+            "config": answers.changed_settings(draft),
             "problems": list(draft.problems("run")),
         }
 
@@ -135,15 +137,15 @@ class Toolbox:
         if problems := draft.problems(name):
             return {"error": "the run would not be accepted: " + "; ".join(problems), "problems": list(problems)}
         run = await self._workspace.create("TrainingRun", name, draft.run_spec())
-        run["status"] = {"policy": {"locked": draft.policy.locked}}  # as the operator will write it in a moment
+        run["status"] = {"policy": {"locked": draft.policy.locked}}  # as the operator is about to write it
         return {
             "run_id": name,
             "status": "starting",
             "environment": draft.environment.metadata.name,
-            "config": answers.said(draft),
+            "config": answers.changed_settings(draft),
             "logs": answers.logs_answer(run),
-            "message": f"Look at it with rl_check_status, every {self._settings.status_interval_seconds // 60} minutes "
-            "at most; rl_stop_training ends it.",
+            "message": "Check it with rl_check_status and read its logs with rl_get_logs; rl_stop_training stops it. "
+            f"Once it trains, it can be checked every {answers.duration(self._settings.status_interval_seconds)}.",
             **answers.wandb_names(run),
         }
 
@@ -156,21 +158,43 @@ class Toolbox:
     @answers_errors
     async def check_status(self, run_id: str) -> Answer:
         now = self._clock()
-        run, left = await take_turn(self._workspace, run_id, self._settings.status_interval_seconds, now)
+        run, left = await record_check(self._workspace, run_id, self._settings.status_interval_seconds, now)
         if left:
             return {
                 "rate_limited": True,
                 "run_id": run_id,
-                "message": f"Training is slow: look again in {math.ceil(left / 60)} minutes.",
+                "message": f"Training is slow: check again in {answers.duration(left)}.",
                 "next_check_in_seconds": left,
             }
         return answers.status_answer(run, now, await percent_correct(self._workspace, run))
 
     @answers_errors
+    async def logs(self, run_id: str, component: str, lines: int) -> Answer:
+        """Not rate-limited: the log is where the first minutes of a run, and its failures, are explained."""
+        await self._workspace.get("TrainingRun", run_id)
+        pods = [pod for pod in await self._workspace.pods_of(run_id) if component_of(pod) == component]
+        if not pods:
+            return {"error": f"run {run_id} has no {component} pod now; a finished run keeps only its trainer's"}
+        return {
+            "run_id": run_id,
+            "component": component,
+            "logs": {name: text async for name, text in self._tails(pods, lines)},
+        }
+
+    async def _tails(self, pods: Sequence[Mapping[str, Any]], lines: int) -> AsyncIterator[tuple[str, str]]:
+        for pod in pods:
+            try:
+                raw = [line async for line in read_log(self._workspace, pod, tail=lines)]
+                text = "\n".join(each for line in raw for each in readable(line.decode(errors="replace")))
+            except ApiError as error:
+                text = f"(no log: {error.message})"
+            yield pod["metadata"]["name"], text[-LOG_LIMIT:]
+
+    @answers_errors
     async def stop_training(self, run_id: str) -> Answer:
         run = await self._workspace.stop_run(run_id)
         return {
-            "message": f"{run_id} stops: its environment first, then the trainer with a last checkpoint.",
+            "message": f"{run_id} is stopping: its environments first, then the trainer after a final checkpoint.",
             "run_id": run_id,
             "status": "stopping",
             "environment": answers.environments_of(run),
@@ -205,13 +229,13 @@ class Toolbox:
         name = fresh_name(order.environment)
         await self._workspace.create("InferenceTest", name, order.spec())
 
-        async def tell(test: Mapping[str, Any]) -> None:
+        async def pass_on(test: Mapping[str, Any]) -> None:
             await report(test.get("status", {}).get("message", "") or "waiting for the operator")
 
         try:
-            test = await wait_for_test(self._workspace, name, order.patience_seconds, tell)
+            test = await wait_for_test(self._workspace, name, order.patience_seconds, pass_on)
         except TimeoutError:
             test = await self._workspace.get("InferenceTest", name)
-            late = f"not finished after {order.patience_seconds:.0f} s; InferenceTest {name} goes on"
+            late = f"not finished after {order.patience_seconds:.0f} s; InferenceTest {name} continues"
             return {"error": late, **answers.test_answer(test)}
         return answers.test_answer(test)

@@ -1,4 +1,4 @@
-"""`clotho` and `kubectl clotho`: finds the command, connects when it needs the cluster, and never shows a traceback."""
+"""`clotho` and `kubectl clotho`: finds the command, connects where it needs the cluster, and shows no tracebacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from clotho.cli import arguments
 from clotho.cli.failure import Exit, Failure
 
-COMPLETE = "__complete"  # what shells ask with: `clotho __complete run st` prints what `st` may become
+COMPLETE = "__complete"  # called by the shell: `clotho __complete run st` prints what `st` may become
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -26,14 +26,14 @@ def main(words: Sequence[str] | None = None) -> int:
     options = arguments.parse(called_by(sys.argv[0]), words)
     try:
         code = run(load(options.run), options)
-        sys.stdout.flush()  # a full disk is noticed here, and not when the interpreter ends
+        sys.stdout.flush()  # a full disk is reported here, not when the interpreter exits
         return code
     except Failure as failure:
         _complain(options, str(failure))
         return failure.code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # `| head` has exited
         _drop_output()
         return Exit.OK
     except OSError as error:
@@ -43,20 +43,20 @@ def main(words: Sequence[str] | None = None) -> int:
         return Exit.UNSUCCESSFUL
 
 
-def _complain(options: argparse.Namespace, told: str) -> None:
+def _complain(options: argparse.Namespace, message: str) -> None:
     from clotho.cli.terminal.output import note
 
-    for line in f"{options.parser.prog}: {told}".split("\n"):
+    for line in f"{options.parser.prog}: {message}".split("\n"):
         note(line)
 
 
 def _drop_output() -> None:
-    """What is still buffered has nowhere to go; without this the interpreter tries again at its end, and complains."""
+    """Without this the interpreter tries to flush again when it exits, and prints an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def called_by(program: str) -> str:
-    """kubectl runs plugins by the name that it makes of `kubectl clotho`."""
+    """kubectl calls a plugin by the name of its file."""
     name = Path(program).stem
     return "kubectl clotho" if name == "kubectl-clotho" else "clotho"
 
@@ -68,7 +68,7 @@ def load(name: str) -> Callable[..., Any]:
 
 
 def run(command: Callable[..., Any], options: argparse.Namespace) -> int:
-    """Coroutines are the commands that want a cluster."""
+    """Coroutines are the commands that need a cluster."""
     import inspect
 
     if not inspect.iscoroutinefunction(command):

@@ -1,264 +1,280 @@
-"""The command line's grammar and nothing else: what a command does is imported once it is known which."""
+"""Every command with its options; what a command does is imported when it is called."""
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from clotho.authoring.nearest import nearest
 from clotho.cli.failure import Exit
+from clotho.cli.parser import Command, Group, OneOf, Parser, not_one_of, port, positive, seconds
 
-FORMATS = ("table", "json", "yaml")
 SHELLS = ("bash", "zsh", "fish")
-DESCRIPTION = "Reinforcement-learning fine-tuning on Kubernetes: environments, runs, tests, policies."
+COMPONENTS = ("trainer", "api-server", "environment")
 EPILOG = """\
 Start here:
-  {prog} check                                   what is missing, and how to get it
-  {prog} env discover my_envs/ --config-map      find environments in files, print their manifests
-  {prog} run start --environment gsm8k --model Qwen/Qwen3-8B --steps 500 --watch
+  {prog} check
+      what is missing to work with this cluster, and how to get it
+  {prog} env discover my_envs/ --config-map
+      find environments in Python files, and print their manifests
+  {prog} run start -e gsm8k --model Qwen/Qwen3-8B --steps 500 --watch
+      start a run, and follow it
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 cluster unreachable, 6 timed out, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused,
+5 cluster unreachable, 6 timed out, 130 interrupted, 143 terminated.
+"""
+START_EXAMPLES = """\
+examples:
+  {prog} -f run.yaml --watch
+  {prog} -e gsm8k --model Qwen/Qwen3-8B --steps 500 --set group_size=16
+  {prog} -f run.yaml --set training.learningRate=1e-5 --dry-run
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """One helpful line instead of the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        if wrong := re.search(r"invalid choice: '?([^' ]*)'? \(choose from (.*)\)$", message):
-            word, known = wrong[1], re.findall(r"[\w-]+", wrong[2])
-            message = f"{word!r} is not one of: {', '.join(known)}{nearest(word, known)}"
-        elif message.startswith("unrecognized arguments: "):
-            word = message.removeprefix("unrecognized arguments: ").split()[0]
-            message = f"unknown argument {word}{nearest(word.partition('=')[0], self.known_options())}"
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(Exit.USAGE)
-
-    def known_options(self) -> list[str]:
-        return [option for action in self._actions for option in action.option_strings]
-
-    def choices_after(self, option: str) -> list[str] | None:
-        """The values that an option takes; None for what is no option, or one without a value."""
-        for action in self._actions:
-            if option in action.option_strings and action.nargs != 0:
-                return [str(choice) for choice in action.choices or ()]
-        return None
-
-    def positional_choices(self) -> list[str]:
-        actions = [action for action in self._actions if not action.option_strings]
-        return [str(choice) for action in actions if isinstance(action.choices, tuple) for choice in action.choices]
-
-    def first_positional(self) -> str:
-        """What it is called in the help: RUN, ENVIRONMENT, ..."""
-        return next((str(action.metavar) for action in self._actions if not action.option_strings), "")
-
-    def commands(self) -> dict[str, Parser]:
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                return dict(action.choices)
-        return {}
-
-
 def parse(prog: str, words: Sequence[str]) -> argparse.Namespace:
-    root = build(prog)
-    options, left_over = root.parse_known_args(words)
-    if left_over:
-        options.parser.error(f"unrecognized arguments: {' '.join(left_over)}")
-    if not hasattr(options, "run"):
-        options.parser.print_help(sys.stderr)
-        raise SystemExit(Exit.USAGE)
+    """Walks down the tree; options belong to the command at its end."""
+    place: Command | Group = TREE
+    program, rest = prog, list(words)
+    while isinstance(place, Group):
+        word, rest = (rest[0], rest[1:]) if rest else ("", rest)
+        if place is TREE and word == "--version":
+            return argparse.Namespace(run="clotho.cli.commands.version:show", parser=place.parser(prog))
+        if (found := place.find(word)) is None:
+            _stop_at(place, prog, word)
+        place, prog = found, f"{prog} {word}"
+    options = place.parser(prog).parse(rest)
+    options.program = program
     return options
 
 
-def build(prog: str) -> Parser:
-    root = Parser(
-        prog=prog,
-        description=DESCRIPTION,
-        epilog=EPILOG.format(prog=prog),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+def _stop_at(place: Group, prog: str, word: str) -> NoReturn:
+    parser = place.parser(prog)
+    if word in ("-h", "--help"):
+        parser.print_help()
+        raise SystemExit(Exit.OK)
+    if not word:
+        parser.print_help(sys.stderr)
+        raise SystemExit(Exit.USAGE)
+    if word.startswith("-"):
+        parser.error(f"{word} comes before the command; write options after it: {prog} COMMAND {word} ...")
+    guess = nearest(word, place.names())
+    parser.error(f"no command {word!r}{guess}" if guess else not_one_of(word, place.names()))
+
+
+def _run(parser: Parser) -> None:
+    parser.take("name", metavar="RUN", help="name of a TrainingRun")
+
+
+def _environment(parser: Parser) -> None:
+    parser.take("name", metavar="ENVIRONMENT", help="name of an Environment")
+
+
+def _changes(parser: Parser, example: str) -> None:
+    parser.take("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE", help=example)
+
+
+def _creation(parser: Parser) -> None:
+    parser.take("--dry-run", action="store_true", help="validate, also on the API server, and print the manifest")
+    parser.take("-w", "--watch", action="store_true", help="follow the run until it ends")
+
+
+def _discover(parser: Parser) -> None:
+    parser.take("paths", nargs="+", type=Path, metavar="PATH", help="Python files or directories")
+    parser.take("--write", type=Path, metavar="FILE", help="write Environment manifests; - prints them")
+    parser.take("--config-map", action="store_true", help="ship the files in ConfigMaps: no image to build")
+    parser.take(
+        "--image", default="", help="image that contains the files; with --config-map: that runs them (default: ours)"
     )
-    root.set_defaults(parser=root, kubeconfig=None, context="", namespace="")
-    root.add_argument(
-        "--version",
-        action="store_const",
-        const="clotho.cli.commands.version:show",
-        dest="run",
-        default=argparse.SUPPRESS,
+    parser.take("--image-path", default="", metavar="DIRECTORY", help="where PATH is in that image")
+
+
+def _start(parser: Parser) -> None:
+    source = parser.add_mutually_exclusive_group(required=True)
+    parser.take("-f", "--file", group=source, type=Path, help="a TrainingRun manifest; - reads standard input")
+    parser.take("-e", "--environment", group=source, default="", help="an Environment of the namespace")
+    parser.take("--name", default="", help="default: the manifest's, or ENVIRONMENT-<random>")
+    parser.take("--model", default="", help="such as Qwen/Qwen3-8B; required with --environment")
+    parser.take("--steps", type=positive, help="optimiser steps; required with --environment")
+    _changes(parser, "a field of the run (training.batchSize=64) or of the environment (group_size=16); repeatable")
+    _creation(parser)
+
+
+def _clone(parser: Parser) -> None:
+    _run(parser)
+    parser.take("--name", dest="new_name", default="", help="of the new run; default: RUN-2, RUN-3, ...")
+    _changes(parser, "a field that differs, such as training.learningRate=1e-5; repeatable")
+    _creation(parser)
+
+
+def _from_config(parser: Parser) -> None:
+    parser.take("file", type=Path, metavar="FILE", help="YAML with model, generation, training, data, wandb")
+    parser.take("--name", default="", help="default: the file's name")
+    parser.take("--gpus", type=int, default=1, help="of the trainer; 0 trains on the CPU (default: %(default)s)")
+    parser.take("--wandb-secret", default="wandb", help="Secret with WANDB_API_KEY (default: %(default)s)")
+    parser.take("--apply", action="store_true", help="create the run instead of printing it")
+
+
+def _list(parser: Parser) -> None:
+    parser.take("-A", "--all-namespaces", action="store_true", help="runs of every namespace")
+
+
+def _watch(parser: Parser) -> None:
+    _run(parser)
+    parser.take("--timeout", type=seconds, metavar="TIME", help="exit with code 6 after this time (90s, 15m, 2h)")
+
+
+def _compare(parser: Parser) -> None:
+    parser.take("names", nargs="+", metavar="RUN", help="two or more runs")
+
+
+def _stop(parser: Parser) -> None:
+    _run(parser)
+    parser.take("--suspend", action="store_true", help="pause instead; `run resume` continues from the checkpoint")
+
+
+def _delete(parser: Parser) -> None:
+    _run(parser)
+    parser.take("--with-claim", action="store_true", help="also delete the volume claim with the checkpoints")
+
+
+def _logs(parser: Parser) -> None:
+    _run(parser)
+    parser.take(
+        "-c", "--component", type=OneOf(*COMPONENTS), metavar="COMPONENT", help=f"{', '.join(COMPONENTS)}; default: all"
     )
-    groups = root.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    _environment_commands(_group(groups, "env", "find, list and describe environments"))
-    _run_commands(_group(groups, "run", "start, watch, stop and fetch training runs"))
-    _test_command(groups)
-    _policy_commands(_group(groups, "policy", "what the administrator has locked"))
-    _check_command(groups)
-    _mcp_command(groups)
-    _completion_command(groups)
-    return root
+    parser.take("-f", "--follow", action="store_true", help="print new lines until the pods end")
+    parser.take("--since", type=seconds, metavar="TIME", help="only lines of the last 90s, 15m, 2h, 1d")
+    parser.take("--tail", type=positive, metavar="LINES", help="only the last lines of each pod")
 
 
-Add = Callable[..., Parser]
-
-
-def _group(groups: Any, name: str, title: str) -> Add:
-    parser = groups.add_parser(name, help=title, description=_sentence(title), allow_abbrev=False)
-    parser.set_defaults(parser=parser)
-    commands = parser.add_subparsers(metavar="COMMAND", parser_class=Parser)
-    return lambda *args, **kwargs: _command(commands, *args, **kwargs)
-
-
-def _command(commands: Any, name: str, title: str, run: str, *, formats: bool = True, cluster: bool = True) -> Parser:
-    parser: Parser = commands.add_parser(name, help=title, description=_sentence(title), allow_abbrev=False)
-    parser.set_defaults(run=f"clotho.cli.commands.{run}", parser=parser)
-    if formats:
-        parser.add_argument("-o", "--output", choices=FORMATS, default="table", help="default: %(default)s")
-    if cluster:
-        add_cluster_options(parser.add_argument_group("cluster"))
-    return parser
-
-
-def add_cluster_options(where: Any) -> None:
-    where.add_argument("-n", "--namespace", default="", help="default: the context's")
-    where.add_argument("--context", default="", help="of the kubeconfig")
-    where.add_argument("--kubeconfig", type=Path, help="default: $KUBECONFIG or ~/.kube/config")
-
-
-def _sentence(title: str) -> str:
-    return f"{title[:1].upper()}{title[1:]}."
-
-
-def _environment_commands(add: Add) -> None:
-    add("list", "list the catalogue of the namespace", "environments:list_all")
-    describe = add("describe", "show an environment's config fields", "environments:describe")
-    describe.add_argument("name", metavar="ENVIRONMENT")
-    discover = add(
-        "discover", "find environments in Python files, without running them", "environments:discover", cluster=False
+def _download(parser: Parser) -> None:
+    _run(parser)
+    parser.take(
+        "--what",
+        type=OneOf("model", "checkpoint", "metrics", "logs"),
+        default="model",
+        metavar="PART",
+        help="model (default): the exported files, or else the newest checkpoint without optimizer state; "
+        "checkpoint: all of it, to continue training; metrics: the run's history as JSON; logs: one file for each pod",
     )
-    discover.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files or folders")
-    discover.add_argument("--write", type=Path, metavar="FILE", help="write Environment manifests; - prints them")
-    discover.add_argument("--config-map", action="store_true", help="ship the files in ConfigMaps: no image to build")
-    discover.add_argument(
-        "--image",
-        default="",
-        help="image that holds the files, or, with --config-map, runs them (default: the operator's own)",
+    parser.take("--to", type=Path, metavar="DIRECTORY", help="an empty or new directory; default: ./RUN")
+    parser.take("--list", dest="only_list", action="store_true", help="show where it is and copy nothing")
+    parser.take("--image", default="", help="image with tar for the copying pod (default: the trainer's)")
+
+
+def _test(parser: Parser) -> None:
+    _environment(parser)
+    parser.take("--model", dest="models", action="append", metavar="MODEL", help="repeatable; default: three models")
+    parser.take("--base-url", default="", metavar="URL", help="an OpenAI-compatible API (default: OpenRouter)")
+    parser.take("--secret", default="", help="Secret with the key OPENAI_API_KEY; a key is never an argument")
+    parser.take("--steps", type=positive, default=3, help="groups for each model (default: %(default)s)")
+    parser.take("--group-size", type=positive, default=16, help="completions in a group (default: %(default)s)")
+    parser.take(
+        "--timeout",
+        type=seconds,
+        default=600,
+        metavar="TIME",
+        help="for everything, from the creation of the test, image pulls included (default: 10m)",
     )
-    discover.add_argument("--image-path", default="", metavar="FOLDER", help="where PATH lies in that image")
+    _changes(parser, "a config field of the environment; repeatable")
+    parser.take("--keep", action="store_true", help="keep the InferenceTest afterwards")
 
 
-def _run_commands(add: Add) -> None:
-    start = add("start", "start a training run", "runs:start")
-    source = start.add_mutually_exclusive_group(required=True)
-    source.add_argument("-f", "--file", type=Path, help="a TrainingRun manifest; - reads standard input")
-    source.add_argument("-e", "--environment", default="", help="an Environment of the namespace")
-    start.add_argument("--name", default="", help="default: the manifest's, or <environment>-<random>")
-    start.add_argument("--model", default="", help="for --environment: such as Qwen/Qwen3-8B")
-    start.add_argument("--steps", type=_positive, help="optimiser steps")
-    start.add_argument(
-        "--set",
-        dest="changes",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="such as training.batchSize=64 or, of the environment, group_size=16",
-    )
-    start.add_argument("--dry-run", action="store_true", help="check everything, also with the API server, and print")
-    start.add_argument("-w", "--watch", action="store_true", help="follow it until it ends")
-    convert = add("from-config", "turn another trainer's config file into a run", "from_config:convert", formats=False)
-    convert.add_argument("file", type=Path, metavar="FILE", help="YAML with model, generation, training, data, wandb")
-    convert.add_argument("--name", default="", help="default: the file's")
-    convert.add_argument("--gpus", type=int, default=1, help="of the trainer; 0 runs on the CPU (default: %(default)s)")
-    convert.add_argument("--wandb-secret", default="wandb", help="Secret with WANDB_API_KEY (default: %(default)s)")
-    convert.add_argument("--apply", action="store_true", help="create it instead of printing it")
-    add("list", "list the runs of the namespace", "runs:list_all").add_argument(
-        "-A", "--all-namespaces", action="store_true"
-    )
-    _named(add("status", "show how a run is", "runs:status"))
-    watch = _named(
-        add("watch", "follow a run, with progress and rewards, until it ends", "watching:watch", formats=False)
-    )
-    watch.add_argument("--timeout", type=_positive, metavar="SECONDS", help="stop looking then (exit code 6)")
-    stop = _named(add("stop", "end a run for good, after a last checkpoint", "runs:stop"))
-    stop.add_argument("--suspend", action="store_true", help="only pause it; `run resume` goes on")
-    _named(add("resume", "go on with a suspended run", "runs:resume"))
-    logs = _named(add("logs", "print the logs of a run's pods", "logs:logs", formats=False))
-    logs.add_argument("-c", "--component", choices=("trainer", "api-server", "environment"), help="default: all")
-    logs.add_argument("--follow", action="store_true", help="until the pods end")
-    logs.add_argument("--tail", type=_positive, metavar="LINES", help="of each pod")
-    _named(add("results", "show final metrics, the history and where the weights are", "runs:results"))
-    export = _named(add("export", "copy a run's checkpoint out of its volume claim", "export:export"))
-    export.add_argument("--to", type=Path, metavar="FOLDER", help="copy there; without it, only say where it is")
-    export.add_argument("--image", default="", help="image with tar for the copying pod (default: the trainer's)")
+def _check(parser: Parser) -> None:
+    parser.take("--wandb-secret", default="wandb", help="Secret with WANDB_API_KEY (default: %(default)s)")
+    parser.take("--tinker-secret", default="tinker", help="Secret with TINKER_API_KEY (default: %(default)s)")
+    parser.take("--operator-namespace", default="clotho-system", help="default: %(default)s")
 
 
-def _named(parser: Parser) -> Parser:
-    parser.add_argument("name", metavar="RUN")
-    return parser
-
-
-def _test_command(groups: Any) -> None:
-    test = _command(groups, "test", "try an environment against models before training", "inference_tests:test")
-    test.add_argument("name", metavar="ENVIRONMENT")
-    test.add_argument("--model", dest="models", action="append", metavar="MODEL", help="again for more; default: three")
-    test.add_argument("--base-url", default="", help="of the OpenAI-compatible API (default: OpenRouter)")
-    test.add_argument("--secret", default="", help="Secret with the key OPENAI_API_KEY; keys are never arguments")
-    test.add_argument("--steps", type=_positive, default=3, help="default: %(default)s")
-    test.add_argument("--group-size", type=_positive, default=16, help="completions a step (default: %(default)s)")
-    test.add_argument("--timeout", type=_positive, default=600, metavar="SECONDS", help="a model; default: %(default)s")
-    test.add_argument("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE", help="config field")
-    test.add_argument("--keep", action="store_true", help="keep the InferenceTest afterwards")
-
-
-def _policy_commands(add: Add) -> None:
-    add("explain", "show what is locked and limited in the namespace", "policies:explain")
-
-
-def _check_command(groups: Any) -> None:
-    check = _command(groups, "check", "say what is missing to work here, and how to get it", "check:check")
-    check.add_argument("--wandb-secret", default="wandb", help="Secret with WANDB_API_KEY (default: %(default)s)")
-    check.add_argument("--tinker-secret", default="tinker", help="Secret with TINKER_API_KEY (default: %(default)s)")
-    check.add_argument("--operator-namespace", default="clotho-system", help="default: %(default)s")
-
-
-def _mcp_command(groups: Any) -> None:
-    mcp = _command(groups, "mcp", "serve the ten rl_* tools to agents (MCP)", "mcp:serve", formats=False)
-    mcp.add_argument("--http", action="store_true", help="streamable HTTP instead of standard input and output")
-    mcp.add_argument("--host", default="127.0.0.1", help="beyond loopback $CLOTHO_MCP_TOKEN is needed")
-    mcp.add_argument("--port", type=_port, default=8765, help="default: %(default)s")
-    mcp.add_argument("--base", type=Path, metavar="FILE", help="a TrainingRun manifest that every run starts from")
-    mcp.add_argument(
+def _mcp(parser: Parser) -> None:
+    parser.take("--http", action="store_true", help="streamable HTTP instead of standard input and output")
+    parser.take("--host", default="127.0.0.1", help="other than loopback requires $CLOTHO_MCP_TOKEN")
+    parser.take("--port", type=port, default=8765, help="default: %(default)s")
+    parser.take("--base", type=Path, metavar="FILE", help="a TrainingRun manifest that every run starts from")
+    parser.take(
         "--status-interval",
-        type=_positive,
+        type=positive,
         default=1800,
         metavar="SECONDS",
-        help="between two looks at a run with rl_check_status (default: %(default)s)",
+        help="least time between two rl_check_status of a run that is well under way (default: %(default)s)",
     )
-    mcp.add_argument("--test-secret", default="", help="Secret with OPENAI_API_KEY for rl_test_inference")
-    mcp.add_argument("--test-base-url", default="", help="of its models (default: OpenRouter)")
+    parser.take("--test-secret", default="", help="Secret with OPENAI_API_KEY for rl_test_inference")
+    parser.take("--test-base-url", default="", metavar="URL", help="API of the tested models (default: OpenRouter)")
 
 
-def _completion_command(groups: Any) -> None:
-    completion = _command(
-        groups,
-        "completion",
-        "print a script that completes commands in a shell",
-        "completion:script",
-        formats=False,
-        cluster=False,
-    )
-    completion.add_argument("shell", choices=SHELLS)
+def _completion(parser: Parser) -> None:
+    parser.take("shell", type=OneOf(*SHELLS), metavar="SHELL", help=", ".join(SHELLS))
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: a whole number from 1 to 65535")
-    return int(text)
+TREE = Group(
+    "clotho",
+    "reinforcement-learning fine-tuning of language models on Kubernetes",
+    (
+        Group(
+            "env",
+            "find, list and describe environments",
+            (
+                Command("list", "list the environments of the namespace", "environments:list_all"),
+                Command("describe", "show the config fields of an environment", "environments:describe", _environment),
+                Command(
+                    "discover",
+                    "find environments in Python files, without running them",
+                    "environments:discover",
+                    _discover,
+                    cluster=False,
+                ),
+            ),
+        ),
+        Group(
+            "run",
+            "start, follow, compare, stop and download training runs",
+            (
+                Command("start", "start a training run", "runs:start", _start, epilog=START_EXAMPLES),
+                Command("clone", "start a run with the settings of another", "copies:clone", _clone),
+                Command("restart", "continue a failed or stopped run from its checkpoint", "copies:restart", _clone),
+                Command(
+                    "from-config",
+                    "convert another trainer's config file into a run",
+                    "from_config:convert",
+                    _from_config,
+                    formats=(),
+                ),
+                Command("list", "list the runs of the namespace", "runs:list_all", _list),
+                Command("status", "show a run: phase, progress, components, conditions", "runs:status", _run),
+                Command("watch", "follow a run until it ends", "watching:watch", _watch, formats=()),
+                Command("compare", "compare the settings and results of runs", "comparison:compare", _compare),
+                Command("logs", "print the logs of a run", "logs:logs", _logs, formats=("text", "json")),
+                Command("stop", "stop a run for good, after a final checkpoint", "runs:stop", _stop),
+                Command("resume", "resume a suspended run", "runs:resume", _run),
+                Command("results", "show final metrics, history and files of a run", "runs:results", _run),
+                Command(
+                    "download",
+                    "copy a run's model, checkpoint, metrics or logs to this machine",
+                    "download:download",
+                    _download,
+                ),
+                Command("delete", "delete a run", "deletion:delete", _delete),
+            ),
+        ),
+        Command("test", "try an environment against served models, before training", "inference_tests:test", _test),
+        Group(
+            "policy",
+            "show the administrator's policies",
+            (Command("explain", "show what is locked and limited in the namespace", "policies:explain"),),
+        ),
+        Command("check", "check what is missing to work here, and how to get it", "check:check", _check),
+        Command("mcp", "serve the rl_* tools to agents (MCP)", "mcp:serve", _mcp, formats=()),
+        Command(
+            "completion",
+            "print a completion script for a shell",
+            "completion:script",
+            _completion,
+            formats=(),
+            cluster=False,
+        ),
+    ),
+    EPILOG,
+)

@@ -136,6 +136,7 @@ async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, 
         status = await agent("rl_check_status", run_id=run)
         assert status["status"] in ("running", "completed")
         assert (await agent("rl_check_status", run_id=run))["rate_limited"]
+        assert "trainer" in str((await agent("rl_get_logs", run_id=run, lines=5))["logs"])
         clotho("run", "watch", run)
         results = await agent("rl_get_results", run_id=run)
         assert results["status"] == "completed"
@@ -152,7 +153,7 @@ async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, 
         assert (await agent("rl_stop_training", run_id=second))["status"] == "stopping"
         runs.wait_for_phase(second, "Stopped")
 
-    clotho("run", "export", run, "--to", str(tmp_path / "weights"))
+    clotho("run", "download", run, "--to", str(tmp_path / "weights"))
     assert (tmp_path / "weights" / "adapter_model.safetensors").stat().st_size > 0
     assert "trainer" in clotho("run", "logs", run, "--component", "trainer", "--tail", "3")
     log.seek(0)

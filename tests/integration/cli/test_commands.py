@@ -56,7 +56,7 @@ async def test_a_run_from_start_to_results(
     assert "Completed: " in watched.out
     results: Any = (await clotho("run", "results", "first", "-o", "json")).data
     assert results["results"]["rewardMean"] == 0.9
-    where = await clotho("run", "export", "first", "-o", "json")
+    where = await clotho("run", "download", "first", "--list", "-o", "json")
     assert msgspec.json.decode(where.out)["path"] == "/var/lib/clotho/checkpoints/100"
     refused = await clotho("run", "stop", "first")
     assert refused.code == 4

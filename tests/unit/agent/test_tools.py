@@ -1,4 +1,4 @@
-"""The ten tools against a pretended cluster: their answers, and errors that are answers too."""
+"""The tools against a fake API: their answers, and errors that are answers too."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from rig.fake_api import NAMESPACE, FakeApi, described
 NOW = datetime(2026, 11, 15, 14, 0, tzinfo=UTC)
 BASE = {"model": {"name": "Qwen/Qwen3-8B"}, "training": {"steps": 100}, "environments": [{"name": "ignored"}]}
 SESSION = "s"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
 class Clock:
@@ -227,7 +228,53 @@ async def test_status_is_rate_limited_across_restarts(api: FakeApi, tools: Toolb
     assert "status" in await another.check_status("echo-1")
 
 
-async def test_of_two_looks_at_once_one_counts(
+@pytest.mark.parametrize(
+    ("phase", "started", "waited", "is_limited"),
+    [
+        ("Starting", timedelta(hours=2), timedelta(minutes=1), False),
+        ("Running", timedelta(minutes=3), timedelta(minutes=1), False),
+        ("Running", timedelta(minutes=3), timedelta(seconds=55), True),
+        ("Running", timedelta(hours=1), timedelta(minutes=1), True),
+        ("Failed", timedelta(hours=1), timedelta(minutes=1), False),
+    ],
+)
+async def test_the_first_minutes_and_the_end_of_a_run_are_not_hidden(
+    api: FakeApi, tools: Toolbox, clock: Clock, phase: str, started: timedelta, waited: timedelta, is_limited: bool
+) -> None:
+    running(api, phase=phase, startTime=(NOW - started).isoformat())
+    await tools.check_status("echo-1")
+    clock.now += waited
+    assert (await tools.check_status("echo-1")).get("rate_limited", False) is is_limited
+
+
+@pytest.mark.parametrize(
+    ("left", "words"), [(5, "in 5 s."), (119, "in 119 s."), (121, "in 3 minutes."), (1200, "in 20 minutes.")]
+)
+async def test_the_next_check_has_a_fitting_unit(
+    api: FakeApi, tools: Toolbox, clock: Clock, left: int, words: str
+) -> None:
+    running(api)
+    await tools.check_status("echo-1")
+    clock.now += timedelta(seconds=1800 - left)
+    assert (await tools.check_status("echo-1"))["message"].endswith(words)
+
+
+async def test_logs_are_readable_and_never_rate_limited(api: FakeApi, tools: Toolbox) -> None:
+    running(api)
+    labels = {"clotho.dev/run": "echo-1", "app.kubernetes.io/component": "trainer"}
+    for name in ("a", "b"):
+        api.objects[f"{PODS}/{name}"] = {"metadata": {"name": name, "labels": labels}}
+    line = b'{"time": "2026-11-15T12:00:01.250+00:00", "level": "info", "message": "step 3"}'
+    api.texts[f"{PODS}/a/log"] = line + b"\nplain"
+    for _ in range(2):
+        answer = await tools.logs("echo-1", "trainer", 7)
+        assert answer["logs"] == {"a": "11-15 12:00:01 INFO  step 3\nplain", "b": "(no log: not found)"}
+    assert f"stream {PODS}/a/log container=main tailLines=7" in api.requests
+    assert "no environment pod" in (await tools.logs("echo-1", "environment", 7))["error"]
+    assert "not found" in (await tools.logs("echo-2", "trainer", 7))["error"]
+
+
+async def test_of_two_checks_at_once_one_counts(
     api: FakeApi, tools: Toolbox, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running(api)
@@ -338,7 +385,7 @@ async def test_an_inference_test_that_takes_too_long_is_an_answer(
 
     answer = await tools.test_inference(SESSION, 2, 4, ["some/model"], hear)
     (test,) = await api.workspace.all("InferenceTest")
-    assert f"InferenceTest {test['metadata']['name']} goes on" in answer["error"]
+    assert f"InferenceTest {test['metadata']['name']} continues" in answer["error"]
     assert answer["status"] == "pending"
     assert answer["total_completions_per_model"] == 8
 

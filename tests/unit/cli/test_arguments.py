@@ -13,20 +13,20 @@ import pytest
 
 from clotho.cli import arguments
 from clotho.cli.__main__ import called_by, main
-from clotho.cli.arguments import Parser
 from clotho.cli.commands.completion import SCRIPTS, candidates
 from clotho.cli.failure import Exit
+from clotho.cli.parser import Command, Group
 
 
-def leaves(parser: Parser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Parser]]:
-    for name, inner in parser.commands().items():
-        if inner.commands():
-            yield from leaves(inner, (*path, name))
+def leaves(group: Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Command]]:
+    for each in group.members:
+        if isinstance(each, Group):
+            yield from leaves(each, (*path, each.name))
         else:
-            yield (*path, name), inner
+            yield (*path, each.name), each
 
 
-COMMANDS = [path for path, _ in leaves(arguments.build("clotho"))]
+COMMANDS = [path for path, _ in leaves(arguments.TREE)]
 
 
 def test_all_commands_are_there() -> None:
@@ -34,9 +34,9 @@ def test_all_commands_are_there() -> None:
         *(f"env {name}" for name in ("list", "discover", "describe")),
         *(
             f"run {name}"
-            for name in ("start", "list", "status", "watch", "stop", "resume", "logs", "results", "export")
+            for name in ("start", "list", "status", "watch", "stop", "resume", "logs", "results", "download")
         ),
-        "run from-config",
+        *(f"run {name}" for name in ("from-config", "clone", "restart", "compare", "delete")),
         "test",
         "policy explain",
         "check",
@@ -51,7 +51,7 @@ def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: py
         main([*path, "--help"])
     assert ended.value.code == 0
     assert " ".join(path) in capsys.readouterr().out
-    parser = dict(leaves(arguments.build("clotho")))[path]
+    parser = dict(leaves(arguments.TREE))[path].parser("clotho")
     module, _, function = parser.get_default("run").partition(":")
     command = getattr(importlib.import_module(module), function)
     needs_cluster = "--namespace" in parser.known_options()
@@ -63,7 +63,11 @@ def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: py
     ("words", "told"),
     [
         (["rnu"], "did you mean run?"),
-        (["run", "lsit"], "did you mean list?"),
+        (["run", "lsit"], "no command 'lsit'; did you mean list?"),
+        (["run", "frobnicate"], "'frobnicate' is not one of: start, clone, "),
+        (["-n", "lab", "run", "list"], "-n comes before the command; write options after it: clotho COMMAND -n ..."),
+        (["run", "logs", "x", "--since", "soon"], "'soon' is not a duration such as 90s, 15m, 2h or 1d"),
+        (["run", "download", "x", "--what", "modle"], "did you mean model?"),
         (["run", "list", "--namespce", "x"], "did you mean --namespace"),
         (["run", "list", "-o", "xml"], "'xml' is not one of: table, json, yaml"),
         (["run", "start", "-e", "x", "--steps", "0"], "is not a positive whole number"),
@@ -99,11 +103,11 @@ def test_it_goes_by_the_name_that_people_typed() -> None:
     assert called_by("/usr/local/bin/kubectl-clotho") == "kubectl clotho"
     assert called_by("/usr/local/bin/clotho") == "clotho"
     assert called_by("/x/clotho/cli/__main__.py") == "clotho"
-    assert arguments.build("kubectl clotho").format_usage().startswith("usage: kubectl clotho ")
+    assert arguments.TREE.parser("kubectl clotho").format_usage().startswith("usage: kubectl clotho ")
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import sys; from clotho.cli import __main__ as m; m.arguments.build('clotho'); print(*sys.modules)"
+    code = "import sys, clotho.cli.__main__ as m; m.arguments.parse('c', ['run', 'list']); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"asyncio", "aiohttp", "msgspec", "yaml", "mcp", "pydantic", "ssl", "kopf", "inspect"}
     assert heavy.isdisjoint(loaded)
@@ -114,9 +118,11 @@ def test_help_imports_nothing_heavy() -> None:
     [
         (["r"], ["run"]),
         (["run", "st"], ["start", "status", "stop"]),
+        (["rnu", ""], []),
         (["run", "list", "-o", ""], ["table", "json", "yaml"]),
         (["run", "list", "--o"], ["--output"]),
         (["run", "logs", "x", "-c", "t"], ["trainer"]),
+        (["run", "download", "x", "--what", "m"], ["model", "metrics"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["run", "start", "-f", ""], []),
         (["run", "watch", ""], []),

@@ -1,4 +1,4 @@
-"""`completion`: a few lines for the shell, which ask this program what could come next."""
+"""`completion`: a short script for the shell, which asks this program for the candidates."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from clotho.cli import arguments
 from clotho.cli.failure import Exit, Failure
+from clotho.cli.parser import Command, Group, Parser, add_cluster_options
 
 if TYPE_CHECKING:
     from clotho.workspace.objects import OurKind, Workspace
@@ -23,7 +24,7 @@ _clotho() {
     [ ${#COMPREPLY[@]} -eq 0 ] && COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -F _clotho clotho kubectl-clotho
-# For now: source <(clotho completion bash)
+# For this session only: source <(clotho completion bash)
 """,
     "zsh": """\
 #compdef clotho kubectl-clotho
@@ -33,7 +34,7 @@ _clotho() {
     if [[ -n "${found[1]}" ]]; then compadd -- "${found[@]}"; else _files; fi
 }
 compdef _clotho clotho kubectl-clotho
-# For now: source <(clotho completion zsh)
+# For this session only: source <(clotho completion zsh)
 """,
     "fish": """\
 function __clotho_complete
@@ -42,7 +43,7 @@ function __clotho_complete
 end
 complete -c clotho -a '(__clotho_complete)'
 complete -c kubectl-clotho -a '(__clotho_complete)'
-# For now: clotho completion fish | source
+# For this session only: clotho completion fish | source
 """,
 }
 
@@ -53,35 +54,44 @@ def script(options: argparse.Namespace) -> int:
 
 
 def for_kubectl() -> int:
-    """`kubectl_complete-clotho`, which kubectl asks for its plugin: the words, then what the shell may add to them."""
+    """`kubectl_complete-clotho`, which kubectl calls to complete its plugin: the candidates, then a directive."""
     found = candidates(sys.argv[1:])
-    print("\n".join([*found, ":4" if found else ":0"]))  # 4: no file names; 0: whatever the shell does by itself
+    print("\n".join([*found, ":4" if found else ":0"]))  # 4: no file names; 0: the shell's default
     return Exit.OK
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last word may become: commands, options, choices, and names that the cluster knows."""
+    """What the last word may become: commands, options, values, and names that the cluster knows."""
     *before, current = words or [""]
-    parser, rest = arguments.build("clotho"), list(before)
-    while rest and (commands := parser.commands()) and rest[0] in commands:
-        parser = commands[rest.pop(0)]
-    known = parser.choices_after(rest[-1]) if rest else None
-    if known is None and current.startswith("-"):
-        known = parser.known_options()
-    if known is None:
-        known = [*parser.commands(), *parser.positional_choices()] or _names(parser, rest)
+    place: Command | Group = arguments.TREE
+    rest = list(before)
+    while isinstance(place, Group) and rest and (found := place.find(rest[0])):
+        place, rest = found, rest[1:]
+    parser = place.parser("clotho")
+    if isinstance(place, Group):
+        known = parser.known_options() if current.startswith("-") else [] if rest else place.names()
+    else:
+        known = _in_command(parser, rest, current)
     return [word for word in known if word.startswith(current)]
 
 
-def _names(parser: arguments.Parser, rest: list[str]) -> list[str]:
-    """Runs or environments, where one is wanted and none is named yet; nothing when the cluster cannot say."""
+def _in_command(parser: Parser, rest: list[str], current: str) -> list[str]:
+    if rest and (values := parser.values_after(rest[-1])) is not None:
+        return values
+    if current.startswith("-"):
+        return parser.known_options()
+    return parser.positional_values() or _names(parser, rest)
+
+
+def _names(parser: Parser, rest: list[str]) -> list[str]:
+    """Runs or environments, where one is expected and none is named yet; nothing when the cluster does not answer."""
     kind = KINDS.get(parser.first_positional())
     if kind is None:
         return []
-    cluster = arguments.Parser(add_help=False, allow_abbrev=False)
-    arguments.add_cluster_options(cluster)
+    cluster = Parser("clotho", "", add_help=False)
+    add_cluster_options(cluster)
     options, named = cluster.parse_known_args(rest)
-    if any(not word.startswith("-") for word in named):
+    if any(not word.startswith("-") for word in named) and not parser.takes_several():
         return []
     from clotho.cli.session.connection import run_connected
 

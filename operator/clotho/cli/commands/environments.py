@@ -1,4 +1,4 @@
-"""`env`: the catalogue of a namespace, and environments that are still files on a disk."""
+"""`env`: the environments of a namespace, and those found in local files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clotho.authoring.run_decided import DECIDED_BY
-from clotho.cli.failure import Exit, Failure, unknown
+from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.discovery import Discovery
 from clotho.cli.files.discovery import discover as discover_in
 from clotho.cli.files.manifests import environment_manifests
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def discover(options: argparse.Namespace) -> int:
-    """Warnings are for people, on standard error; an unreadable file keeps nobody from using the others."""
+    """Problems of single files are warnings on standard error; the other files are still used."""
     if options.image_path and not options.image:
-        raise Failure("--image-path says where the files lie in an image: name it with --image", Exit.USAGE)
+        raise Failure("--image-path is a path in an image: name it with --image", Exit.USAGE)
     if options.image_path and options.config_map:
-        raise Failure("--image-path and --config-map exclude each other: the files lie in one place", Exit.USAGE)
+        raise Failure("--image-path and --config-map exclude each other: files come from one of them", Exit.USAGE)
     found = discover_in(options.paths)
     if options.write or options.config_map or options.image:
         manifests = environment_manifests(
@@ -67,7 +67,7 @@ def _table(found: Discovery) -> list[str]:
     if body:
         lines += [
             "",
-            "Next: the same with --config-map (or --image IMAGE) --write environments.yaml, then kubectl apply.",
+            "Next: add --config-map (or --image IMAGE) and --write environments.yaml, then kubectl apply.",
         ]
     return lines
 
@@ -112,14 +112,16 @@ def _why_not_ready(environment: dict[str, Any]) -> str:
 
 
 def _message(environment: dict[str, Any]) -> str:
-    message: str = environment.get("status", {}).get("message") or "The operator has not seen it yet."
+    message: str = environment.get("status", {}).get("message") or "Not described by the operator yet."
     return " ".join(message.split())
 
 
 async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
     catalogue = {each["metadata"]["name"]: each for each in await workspace.all("Environment")}
     if options.name not in catalogue:
-        raise unknown("environment", options.name, catalogue, workspace.namespace)
+        from clotho.cli.session.lookup import unknown
+
+        raise await unknown(workspace, "environment", options.name, catalogue)
     environment = catalogue[options.name]
     status = environment.get("status", {})
     spec = environment["spec"]
@@ -137,13 +139,13 @@ async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
         *output.rows(["FIELD", "TYPE", "DEFAULT", "LIMITS", "DESCRIPTION"], body, "No fields are known."),
     ]
     if omitted := status.get("omittedFields"):
-        lines.append(f"({omitted} more fields were too many to be described)")
+        lines.append(f"({omitted} more fields are not described: there are too many)")
     output.show(options.output, environment, lines)
     return Exit.OK
 
 
 def _default(field: dict[str, Any], own: Mapping[str, Any]) -> str:
-    """What a run gets that says nothing; `own` is what the Environment itself sets."""
+    """What a run gets by default; `own` is the config of the Environment itself."""
     if field["name"] in own:
         return output.compact(own[field["name"]])
     if field.get("fixed") and field["name"] in DECIDED_BY:

@@ -45,12 +45,12 @@ def convert(options: argparse.Namespace) -> int:
 def _read(path: Path) -> Any:
     documents = read_documents(path)
     if len(documents) > 1:
-        raise Failure(f"{title(path)} holds {len(documents)} documents; a config is one", Exit.USAGE)
+        raise Failure(f"{title(path)} has {len(documents)} documents; a config is one", Exit.USAGE)
     return documents[0] if documents else None
 
 
 def _manifests(name: str, converted: Converted, options: argparse.Namespace) -> list[Manifest]:
-    """The TrainingRun last, checked; before it the ConfigMap, where files lie beside the config file."""
+    """The TrainingRun last, validated; before it the ConfigMap with the files beside the config file, if any."""
     spec = converted.spec
     inline, wandb = spec["inline"], spec.get("tracking", {}).get("wandb")
     files = _files(inline, options.file.parent)
@@ -62,8 +62,7 @@ def _manifests(name: str, converted: Converted, options: argparse.Namespace) -> 
         if files.get(place):
             inline.setdefault(place, {})["configMapName"] = name
     if problems := spec_problems(name, spec):
-        told = converted.in_their_words("; ".join(problems))
-        raise Failure(f"{title(options.file)}: {told}", Exit.USAGE)
+        raise Failure(f"{title(options.file)}: {converted.in_their_words('; '.join(problems))}", Exit.USAGE)
     manifest = {"apiVersion": API_VERSION, "kind": "TrainingRun", "metadata": {"name": name}, "spec": spec}
     data = {**files.get("dataset", {}), **files.get("code", {})}
     if not data:
@@ -72,11 +71,11 @@ def _manifests(name: str, converted: Converted, options: argparse.Namespace) -> 
 
 
 def _files(inline: Object, folder: Path) -> dict[str, dict[str, str]]:
-    """The dataset and the reward's module with its neighbours, as far as they are here; else the pod must have them."""
+    """The dataset, and the reward's module with its imports, where they exist here; else the image must have them."""
     found = {"dataset": _dataset(inline["dataset"], folder), "code": _code(inline["rewards"]["model"], folder)}
     if (size := sum(len(text.encode()) for texts in found.values() for text in texts.values())) > CONFIG_MAP_LIMIT:
         raise Failure(
-            f"{' and '.join(name for texts in found.values() for name in texts)} have {size / 1e6:.1f} MB, too much "
+            f"{' and '.join(name for texts in found.values() for name in texts)} have {size / 1e6:.1f} MB, too large "
             "for a ConfigMap; put the data on a volume claim and name it in data.claim_name",
             Exit.USAGE,
         )
@@ -94,8 +93,8 @@ def _dataset(dataset: Object, folder: Path) -> dict[str, str]:
         dataset["path"] = path.name
         return texts
     if not Path(dataset["path"]).is_absolute():
-        told = "put it there, or name the volume claim that has it in data.claim_name"
-        raise Failure(f"data.path: there is no file {path}; {told}", Exit.USAGE)
+        fix = "create it, or name the volume claim that has it in data.claim_name"
+        raise Failure(f"data.path: there is no file {path}; {fix}", Exit.USAGE)
     output.note(f"data.path: there is no file {path} here; the trainer's image must have it")
     return {}
 
@@ -111,8 +110,7 @@ def _code(entry: str, folder: Path) -> dict[str, str]:
     except UnreadableError as error:
         raise Failure(f"training.reward_model: {path}: {error}", Exit.USAGE) from error
     if function.partition(".")[0] not in names and "*" not in names:
-        told = f"training.reward_model: {path} has no {function}{nearest(function, names)}"
-        raise Failure(told, Exit.USAGE)
+        raise Failure(f"training.reward_model: {path} has no {function}{nearest(function, names)}", Exit.USAGE)
     return _texts(local_imports(path))
 
 

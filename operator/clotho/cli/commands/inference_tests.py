@@ -1,25 +1,30 @@
-"""`test`: try an environment against served models, and wait for what comes out."""
+"""`test`: try an environment against served models, and wait for the result."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from clotho.agent.answers import test_answer
 from clotho.api.inference_tests import TIDY_SECONDS
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import read_change
-from clotho.cli.session.drafts import edited_draft
+from clotho.cli.session.drafts import edited_draft, refuse
+from clotho.cli.session.termination import cancelled_by_sigterm
 from clotho.cli.terminal import output, view
 from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.workspace.drafting import fresh_name
 from clotho.workspace.inference_tests import TestOrder, wait_for_test
 from clotho.workspace.objects import Workspace
 
+Answer = dict[str, Any]
+OF_THE_MODEL: Final = "Inference"  # how the names of the environment kit's errors about the model's API start
+
 
 async def test(options: argparse.Namespace, workspace: Workspace) -> int:
-    """0 when the environment works, 1 when it does not."""
-    draft = await edited_draft(workspace, options.name, map(read_change, options.changes))
+    """0 when the environment works, 1 when it does not, 6 when that is unknown after `--timeout`."""
+    draft, refusals = await edited_draft(workspace, options.name, map(read_change, options.changes))
+    refuse((), refusals)
     order = TestOrder(
         environment=options.name,
         config=dict(draft.config),
@@ -31,44 +36,49 @@ async def test(options: argparse.Namespace, workspace: Workspace) -> int:
         timeout_seconds=options.timeout,
         ttl_seconds=None if options.keep else TIDY_SECONDS,
     )
-    name = fresh_name(options.name)
-    await workspace.create("InferenceTest", name, order.spec())
-    told = ""
-
-    async def tell(seen: dict[str, Any]) -> None:
-        nonlocal told
-        message = seen.get("status", {}).get("message", "")
-        if message and message != told:
-            told = message
-            output.note(message)
-
-    try:
-        done = await wait_for_test(workspace, name, order.patience_seconds, tell)
-    except TimeoutError:
-        raise Failure(f"InferenceTest {name} is not finished in time", Exit.TIMEOUT) from None
-    finally:
-        await _tidy(workspace, name, is_kept=options.keep)
-    answer = test_answer(done)
-    output.show(options.output, answer, _lines(answer))
+    async with cancelled_by_sigterm():
+        answer = test_answer(await _run(options, workspace, order))
+    output.show(options.output, answer, _lines(answer, options))
     return Exit.OK if answer["summary"]["environment_works"] else Exit.UNSUCCESSFUL
 
 
+async def _run(options: argparse.Namespace, workspace: Workspace, order: TestOrder) -> dict[str, Any]:
+    name, last = fresh_name(options.name), ""
+
+    async def report(seen: dict[str, Any]) -> None:
+        nonlocal last
+        message = seen.get("status", {}).get("message", "")
+        if message and message != last:
+            last = message
+            output.note(message)
+
+    try:
+        await workspace.create("InferenceTest", name, order.spec())
+        return await wait_for_test(workspace, name, options.timeout, report)
+    except TimeoutError:
+        state = last or "the operator has not started it; see `clotho check`"
+        raise Failure(f"not finished after {view.duration(options.timeout)}: {state}", Exit.TIMEOUT) from None
+    finally:
+        await _tidy(workspace, name, is_kept=options.keep)
+
+
 async def _tidy(workspace: Workspace, name: str, *, is_kept: bool) -> None:
-    """However the wait ended, by Ctrl-C too. What cannot be deleted now goes by itself, a while after its end."""
+    """However the wait ended, by a signal too. What cannot be deleted now expires a while after it has finished."""
     if is_kept:
-        output.note(f"InferenceTest {name} is kept; to remove it: kubectl delete inferencetest {name}")
+        remove = f"kubectl delete inferencetest {name} -n {workspace.namespace}"
+        output.note(f"InferenceTest {name} is kept; to delete it: {remove}")
         return
     try:
         await workspace.delete("InferenceTest", name)
         output.note(f"InferenceTest {name} is deleted; --keep keeps it")
     except NotFound:
-        return  # somebody else was faster
+        return  # never created, or deleted by someone else
     except ApiError as error:
-        told = f"goes {TIDY_SECONDS // 3600} hours after its end"
-        output.note(f"InferenceTest {name} could not be deleted and {told}: {error.message}")
+        expiry = f"expires {TIDY_SECONDS // 3600} hours after it has finished"
+        output.note(f"InferenceTest {name} could not be deleted and {expiry}: {error.message}")
 
 
-def _lines(answer: dict[str, Any]) -> list[str]:
+def _lines(answer: Answer, options: argparse.Namespace) -> list[str]:
     body = [
         [
             each["model"],
@@ -86,7 +96,20 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     for each in answer["models_tested"]:
         if each["error"]:
             lines += ["", f"{each['model']}:", *(f"  {line}" for line in each["error"].splitlines())]
-    summary = answer["summary"]
-    works = "The environment works" if summary["environment_works"] else "The environment does not work yet"
-    best = f"; the best model is {summary['best_model']}" if summary["best_model"] else ""
-    return [*lines, "", f"{works}{best}. {answer['message']}".rstrip()]
+    return [*lines, "", verdict(answer, options.secret)]
+
+
+def verdict(answer: Answer, secret: str) -> str:
+    """Which of the three is at fault where something is: the key, the models, or the environment."""
+    summary, message = answer["summary"], answer["message"]
+    if summary["environment_works"]:
+        return f"The environment works; the best model is {summary['best_model']}. {message}".rstrip()
+    if summary["models_tested"]:
+        return f"The environment runs, but no model completed all groups. {message}".rstrip()
+    errors = [each["error"] or "" for each in answer["models_tested"]]
+    if not errors or not all(OF_THE_MODEL in error for error in errors):
+        return f"The environment does not work yet. {message}".rstrip()
+    if all("401" in error or "403" in error for error in errors):
+        key = f"the key OPENAI_API_KEY in Secret {secret}" if secret else "--secret: without it no key is sent"
+        return f"The environment was not tested: the models' API rejected the key. Check {key}."
+    return "The environment was not tested: no model answered. Check --base-url and --model."

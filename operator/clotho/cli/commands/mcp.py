@@ -1,4 +1,4 @@
-"""`clotho mcp`: the tools for agents. On stdio, standard output is the protocol's alone."""
+"""`clotho mcp`: the tools for agents. On stdio, standard output carries only the protocol."""
 
 import argparse
 import logging
@@ -15,12 +15,12 @@ TOKEN_VARIABLE: Final = "CLOTHO_MCP_TOKEN"  # noqa: S105 - the name of the varia
 
 async def serve(options: argparse.Namespace, workspace: Workspace) -> int:
     try:
-        from clotho.agent.server import build_server  # first, so that what is missing is called mcp
+        from clotho.agent.server import build_server  # first, so that a missing package is reported as mcp
 
         from clotho.agent.http import PATH, is_loopback, serve_http  # isort: skip
     except ModuleNotFoundError as error:
-        told = f"{error.name} is not installed; install it from a clone of Clotho: pip install '.[agent]'"
-        raise Failure(told, Exit.USAGE) from error
+        message = f"{error.name} is not installed; in a clone of Clotho: pip install '.[agent]'"
+        raise Failure(message, Exit.USAGE) from error
     from clotho.agent.tools import Settings, Toolbox
 
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
@@ -38,8 +38,8 @@ async def serve(options: argparse.Namespace, workspace: Workspace) -> int:
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token and not is_loopback(options.host):
         raise Failure(
-            f"--host {options.host} is not loopback: whoever reaches it could start runs with your rights; "
-            f"set ${TOKEN_VARIABLE}, which agents then send as bearer token",
+            f"--host {options.host} is not loopback: anyone who reaches it could start runs with your permissions; "
+            f"set ${TOKEN_VARIABLE}, which agents then send as their bearer token",
             Exit.USAGE,
         )
     print(f"serving http://{options.host}:{options.port}{PATH}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`policy explain`: what the administrator decided for the namespace, as one."""
+"""`policy explain`: all policies of the namespace, combined."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ async def explain(options: argparse.Namespace, workspace: Workspace) -> int:
 
 def lines(policy: Policy, namespace: str) -> list[str]:
     if not policy.names:
-        return [f"No TrainingPolicy in {namespace}: nothing is locked, nothing is limited."]
-    told = [f"In {namespace}, by {', '.join(policy.names)} (of several policies the strictest word counts):", ""]
-    told += [f"WRONG: {problem}; no run can start until it is changed" for problem in policy.problems]
-    told += output.rows(["LOCKED FIELD", "VALUE"], _locked(policy), "No field is locked.")
-    told += ["", *output.rows(["LIMIT", "VALUE"], _limits(policy), "Nothing is limited.")]
-    return told
+        return [f"No TrainingPolicy in {namespace}: nothing is locked or limited."]
+    text = [f"Namespace {namespace}, by {', '.join(policy.names)} (of several policies the strictest applies):", ""]
+    text += [f"INVALID: {problem}; no run can start until it is corrected" for problem in policy.problems]
+    text += output.rows(["LOCKED FIELD", "VALUE"], _locked(policy), "No field is locked.")
+    text += ["", *output.rows(["LIMIT", "VALUE"], _limits(policy), "Nothing is limited.")]
+    return text
 
 
 def _locked(policy: Policy) -> list[list[str]]:
@@ -43,10 +43,10 @@ def _locked(policy: Policy) -> list[list[str]]:
 def _limits(policy: Policy) -> list[list[str]]:
     limits = policy.limits
     numbers = {
-        "GPUs of a trainer": limits.gpus,
-        "environment pods of a run": limits.replicas,
+        "GPUs per trainer": limits.gpus,
+        "environment pods per run": limits.replicas,
         "training steps": limits.steps,
-        "runs at the same time": limits.active_runs,
+        "active runs": limits.active_runs,
     }
     body = [[name, str(number)] for name, number in numbers.items() if number is not None]
     for name, lists in (("images", limits.images), ("models", limits.models)):

@@ -1,23 +1,24 @@
-"""`run`: start, list, look at, stop and resume training runs."""
+"""`run`: start, list, show, stop and resume training runs."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
-from clotho.authoring.nearest import nearest
-from clotho.authoring.run_fields import run_fields, said_at, with_value
+from clotho.authoring.run_fields import said_at
 from clotho.cli.commands.watching import follow
 from clotho.cli.failure import Exit, Failure
-from clotho.cli.files.changes import read_change
+from clotho.cli.files.changes import changed, read_change
 from clotho.cli.files.documents import title
 from clotho.cli.files.manifests import Manifest
 from clotho.cli.files.run_files import read_run_and_maps, spec_problems
 from clotho.cli.session.creation import as_manifest, create_run, next_step
-from clotho.cli.session.drafts import edited_draft
+from clotho.cli.session.drafts import edited_draft, refuse
+from clotho.cli.session.hints import hint
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output, view
-from clotho.cli.terminal.screen import listed, page_width
+from clotho.cli.terminal.screen import page_width
 from clotho.workspace.drafting import fresh_name
 from clotho.workspace.objects import Workspace, WrongStateError
 
@@ -28,27 +29,35 @@ async def start(options: argparse.Namespace, workspace: Workspace) -> int:
     changes = [read_change(text) for text in options.changes]
     changes += [("training.steps", options.steps)] if options.steps else []
     changes += [("model.name", options.model)] if options.model else []
-    maps: list[Manifest] = []
-    namespace = options.namespace
-    if options.file:
-        manifest, maps = _from_file(options, changes)
-        namespace = manifest["metadata"].get("namespace") or namespace
-        workspace.namespace = namespace or workspace.namespace
-    else:
-        manifest = await _from_environment(options, workspace, changes)
+    if not options.file:
+        return await launch(options, workspace, await _from_environment(options, workspace, changes))
+    manifest, maps = _from_file(options, changes)
+    namespace = manifest["metadata"].get("namespace") or options.namespace
+    workspace.namespace = namespace or workspace.namespace
+    return await launch(options, workspace, manifest, maps, namespace)
+
+
+async def launch(
+    options: argparse.Namespace,
+    workspace: Workspace,
+    manifest: Manifest,
+    maps: Sequence[Manifest] = (),
+    namespace: str = "",
+) -> int:
+    """Creates the run, and then prints it, follows it, or suggests to."""
     name = manifest["metadata"]["name"]
     run = await create_run(workspace, manifest, maps, is_dry_run=options.dry_run)
     if options.dry_run:
         _print(options.output, [*maps, as_manifest(run)])
         return Exit.OK
     if options.watch:
-        return await follow(workspace, name, None)
+        return await follow(workspace, name, None, options)
     output.show(options.output, run, [next_step(options, name, namespace)])
     return Exit.OK
 
 
 def _print(how: str, manifests: list[Manifest]) -> None:
-    """For kubectl: several as documents, or as a List where the format knows only one."""
+    """For kubectl: several as YAML documents, or as a List in JSON."""
     if how != "json":
         print(output.to_yaml(*manifests), end="")
         return
@@ -58,46 +67,33 @@ def _print(how: str, manifests: list[Manifest]) -> None:
 
 def _from_file(options: argparse.Namespace, changes: list[tuple[str, Any]]) -> tuple[Manifest, list[Manifest]]:
     manifest, maps = read_run_and_maps(options.file)
-    metadata, spec = manifest.get("metadata", {}), manifest["spec"]
+    metadata = manifest.get("metadata", {})
     source, written = title(options.file), metadata.get("namespace")
     if written and options.namespace and written != options.namespace:
         raise Failure(f"{source} is for namespace {written}, not for {options.namespace}", Exit.USAGE)
-    for name, value in changes:
-        spec = _changed(spec, name, value)
+    spec = changed(manifest["spec"], changes)
     name = options.name or metadata.get("name") or ""
     if not name:
         raise Failure(f"{source}: the run has no name; give one with --name", Exit.USAGE)
     if problems := spec_problems(name, spec):
-        changed = " with --set" if options.changes else ""
-        raise Failure(f"{source}{changed}: {'; '.join(problems)}", Exit.USAGE)
+        applied = " with --set" if options.changes else ""
+        raise Failure(f"{source}{applied}: {'; '.join(problems)}", Exit.USAGE)
     return {"metadata": {**metadata, "name": name}, "spec": spec}, maps
-
-
-def _changed(spec: Object, name: str, value: Any) -> Object:
-    if name in run_fields():
-        return with_value(spec, name, value)
-    places = spec.get("environments")
-    if "." in name or not isinstance(places, list) or len(places) != 1 or not isinstance(places[0], dict):
-        told = f"--set {name}: no such field of a run{nearest(name, run_fields())}{listed('fields', run_fields())}"
-        raise Failure(told, Exit.USAGE)
-    (place,) = places
-    return {**spec, "environments": [{**place, "config": {**(place.get("config") or {}), name: value}}]}
 
 
 async def _from_environment(
     options: argparse.Namespace, workspace: Workspace, changes: list[tuple[str, Any]]
 ) -> Manifest:
-    draft = await edited_draft(workspace, options.environment, changes)
+    draft, refusals = await edited_draft(workspace, options.environment, changes)
     name = options.name or fresh_name(options.environment)
     spec = draft.run_spec()
-    if missing := [option for path, option in _NEEDED.items() if said_at(spec, path) in (None, "")]:
-        raise Failure(f"the run needs {' and '.join(missing)}", Exit.USAGE)
-    if problems := draft.problems(name):
-        raise Failure("; ".join(problems), Exit.USAGE)
+    tried = {path for path, _ in changes}
+    missing = [option for path, option in _REQUIRED.items() if said_at(spec, path) in (None, "") and path not in tried]
+    refuse([f"the run needs {' and '.join(missing)}"] if missing else draft.problems(name), refusals)
     return {"metadata": {"name": name}, "spec": spec}
 
 
-_NEEDED: Final = {"model.name": "--model", "training.steps": "--steps"}
+_REQUIRED: Final = {"model.name": "--model", "training.steps": "--steps"}
 
 
 async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
@@ -140,28 +136,31 @@ async def results(options: argparse.Namespace, workspace: Workspace) -> int:
     run = await find_run(workspace, options.name)
     if not view.is_finished(run):
         phase = run.get("status", {}).get("phase", "Pending")
-        output.note(f"run {options.name} is {phase}: these are not final")
+        output.note(f"run {options.name} is {phase}: these results are not final")
     status = run.get("status", {})
     data = {key: status.get(key) for key in ("phase", "message", "results", "progress", "history", "checkpoint")}
-    output.show(options.output, {"name": options.name, **data}, view.results_view({"status": status}))
+    fetch = hint(options, "run", "download", options.name)
+    output.show(options.output, {"name": options.name, **data}, view.results_view(run, fetch))
     return Exit.OK
 
 
 async def stop(options: argparse.Namespace, workspace: Workspace) -> int:
     await find_run(workspace, options.name)
-    turn = workspace.suspend_run if options.suspend else workspace.stop_run
-    return await _turned(options, turn(options.name), "is being suspended" if options.suspend else "is stopping")
+    if options.suspend:
+        again = hint(options, "run", "resume", options.name)
+        return await _changed(options, workspace.suspend_run(options.name), f"is being suspended; to resume: {again}")
+    return await _changed(options, workspace.stop_run(options.name), "is stopping, after a final checkpoint")
 
 
 async def resume(options: argparse.Namespace, workspace: Workspace) -> int:
     await find_run(workspace, options.name)
-    return await _turned(options, workspace.resume_run(options.name), "goes on")
+    return await _changed(options, workspace.resume_run(options.name), "resumed")
 
 
-async def _turned(options: argparse.Namespace, turn: Any, told: str) -> int:
+async def _changed(options: argparse.Namespace, change: Awaitable[Object], outcome: str) -> int:
     try:
-        run = await turn
+        run = await change
     except WrongStateError as error:
         raise Failure(str(error), Exit.REFUSED) from error
-    output.show(options.output, run, [f"run {options.name} {told}"])
+    output.show(options.output, run, [f"run {options.name} {outcome}"])
     return Exit.OK

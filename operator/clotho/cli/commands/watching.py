@@ -9,6 +9,7 @@ import time
 from typing import Any, Final
 
 from clotho.cli.failure import Exit, Failure
+from clotho.cli.session.hints import hint
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output, view
 from clotho.cli.terminal.screen import Screen, page_width
@@ -16,24 +17,24 @@ from clotho.cluster.outcomes import Transient
 from clotho.workspace.objects import Workspace
 
 REFRESH_SECONDS: Final = 1.0
-PATIENCE_SECONDS: Final = 60.0  # with a cluster that does not answer
+PATIENCE_SECONDS: Final = 60.0  # without an answer from the API server
 
 
 async def watch(options: argparse.Namespace, workspace: Workspace) -> int:
-    return await follow(workspace, options.name, options.timeout)
+    return await follow(workspace, options.name, options.timeout, options)
 
 
-async def follow(workspace: Workspace, name: str, seconds: int | None) -> int:
+async def follow(workspace: Workspace, name: str, seconds: int | None, options: argparse.Namespace) -> int:
     """0 once it is Completed, 1 when it ended in another way, 6 when the time is up."""
     try:
         async with asyncio.timeout(seconds):
             run = await _until_finished(workspace, name)
     except TimeoutError:
-        raise Failure(f"run {name} is not finished after {seconds} s; it goes on", Exit.TIMEOUT) from None
+        raise Failure(f"run {name} is not finished after {seconds} s; it continues", Exit.TIMEOUT) from None
     except asyncio.CancelledError:  # Ctrl-C
-        output.note(f"run {name} goes on; `clotho run stop {name}` ends it")
+        output.note(f"run {name} continues; to stop it: {hint(options, 'run', 'stop', name)}")
         raise
-    print("\n".join(map(output.printable, ["", *view.results_view(run)])))
+    print("\n".join(map(output.printable, ["", *view.results_view(run, hint(options, "run", "download", name))])))
     return Exit.OK if run["status"]["phase"] == "Completed" else Exit.UNSUCCESSFUL
 
 
@@ -50,7 +51,7 @@ async def _until_finished(workspace: Workspace, name: str) -> dict[str, Any]:
 
 
 async def _look(workspace: Workspace, name: str) -> dict[str, Any]:
-    """A cluster that is being restarted is waited for."""
+    """Retries while the API server is restarting."""
     give_up = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

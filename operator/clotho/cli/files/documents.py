@@ -1,4 +1,4 @@
-"""YAML that people wrote: read, or one sentence on where it stops being YAML."""
+"""Reads YAML files; what is not YAML is reported with its line and column."""
 
 from __future__ import annotations
 
@@ -14,16 +14,31 @@ def title(path: Path) -> str:
 
 
 def read_documents(path: Path) -> list[Any]:
-    """All documents of a file, or of standard input for `-`; empty ones do not count."""
+    """All documents of a file, or of standard input for `-`; without empty ones."""
     import yaml
 
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text()
-        return [document for document in yaml.safe_load_all(text) if document is not None]
+        return [document for document in load_all(text) if document is not None]
     except OSError as error:
         raise Failure(f"cannot read {title(path)}: {error.strerror}", Exit.USAGE) from error
     except (yaml.YAMLError, ValueError) as error:
         raise Failure(f"{title(path)} is not YAML: {yaml_problem(error)}", Exit.USAGE) from error
+
+
+def load_all(text: str) -> list[Any]:
+    """As kubectl reads it: `1e-5` is a number, where YAML 1.1, and so PyYAML, sees text without a decimal point."""
+    import re
+
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
+    return list(yaml.load_all(text, Loader))
 
 
 def yaml_problem(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Environments and their ConfigMaps, made of what discovery found."""
+"""Manifests of Environments and their ConfigMaps, from what discovery found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clotho.cli.files.python_source import local_imports
 Manifest = dict[str, Any]
 API_VERSION: Final = "clotho.dev/v1alpha1"
 MOUNT: Final = "/environment"  # where a ConfigMap's files appear in the pods
-CONFIG_MAP_LIMIT: Final = 900_000  # of the 1 MiB that the API server takes, with room for the rest of the object
+CONFIG_MAP_LIMIT: Final = 900_000  # of the API server's limit of 1 MiB, with room for the rest of the object
 DESCRIPTION_LIMIT: Final = 500
 NAME_LIMIT: Final = 63
 
@@ -21,7 +21,7 @@ NAME_LIMIT: Final = 63
 def environment_manifests(
     found: Discovery, roots: Sequence[Path], *, image: str, image_path: str, as_config_map: bool
 ) -> list[Manifest]:
-    """An Environment for each that can run; with its files in a ConfigMap where that was asked for."""
+    """An Environment for each that can run; with its files in a ConfigMap on request."""
     manifests: list[Manifest] = []
     for environment, name in _with_names(each for each in found.environments if each.is_run):
         if not as_config_map:
@@ -44,8 +44,8 @@ def _environment(found: FoundEnvironment, name: str, entry: str, image: str, con
         "configMapName": config_map,
         "description": found.description[:DESCRIPTION_LIMIT],
     }
-    said = {key: value for key, value in spec.items() if value}
-    return {"apiVersion": API_VERSION, "kind": "Environment", "metadata": {"name": name}, "spec": said}
+    given = {key: value for key, value in spec.items() if value}
+    return {"apiVersion": API_VERSION, "kind": "Environment", "metadata": {"name": name}, "spec": given}
 
 
 def _entry(found: FoundEnvironment, path: str) -> str:
@@ -53,7 +53,7 @@ def _entry(found: FoundEnvironment, path: str) -> str:
 
 
 def _inside(found: FoundEnvironment, roots: Sequence[Path], image_path: str) -> str:
-    """Where the file lies in the image: below `--image-path` as it lies below the folder that was searched."""
+    """Where the file is in the image: below `--image-path` as it is below the directory that was searched."""
     for root in roots:
         if root.is_dir() and found.path.is_relative_to(root):
             return str(PurePosixPath(image_path) / found.path.relative_to(root).as_posix())
@@ -69,8 +69,8 @@ def _files(found: FoundEnvironment, problems: list[Problem]) -> dict[str, str]:
         return {}
     size = sum(len(text.encode()) for text in files.values())
     if size > CONFIG_MAP_LIMIT:
-        told = f"{size / 1e6:.1f} MB with what it imports are too much for a ConfigMap; build an image and use --image"
-        problems.append(Problem(found.path, told))
+        problem = f"{size / 1e6:.1f} MB with its imports, too large for a ConfigMap; build an image and use --image"
+        problems.append(Problem(found.path, problem))
         return {}
     return files
 

@@ -1,4 +1,4 @@
-"""Runs that people wrote: a file with one TrainingRun, and the ConfigMaps that it needs beside it."""
+"""A file with one TrainingRun, and the ConfigMaps that it needs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def read_run(path: Path) -> Manifest:
 
 
 def read_run_and_maps(path: Path) -> tuple[Manifest, list[Manifest]]:
-    """What one command can create; a file with more is kubectl's, and nothing of it is dropped in silence."""
+    """What one command can create; a file with other objects is refused, so that none is silently dropped."""
     run, others = _read(path)
-    if strangers := [each for each in others if not _is_map(each)]:
-        told = f"{title(path)} also holds {_named(strangers)}; create all of it with kubectl apply -f"
-        raise Failure(told, Exit.USAGE)
+    if unexpected := [each for each in others if not _is_map(each)]:
+        problem = f"{title(path)} also contains {_named(unexpected)}; create all of it with kubectl apply -f"
+        raise Failure(problem, Exit.USAGE)
     return run, others
 
 
@@ -35,13 +35,13 @@ def _read(path: Path) -> tuple[Manifest, list[Any]]:
     documents = read_documents(path)
     runs = [each for each in documents if isinstance(each, dict) and each.get("kind") == "TrainingRun"]
     if not runs:
-        raise Failure(f"{title(path)} holds {_named(documents)}, and no TrainingRun", Exit.USAGE)
+        raise Failure(f"{title(path)} contains {_named(documents)}, but no TrainingRun", Exit.USAGE)
     if len(runs) > 1:
-        raise Failure(f"{title(path)} holds {_named(runs)}; a file can hold one TrainingRun", Exit.USAGE)
+        raise Failure(f"{title(path)} contains {_named(runs)}; it can contain one TrainingRun", Exit.USAGE)
     (run,) = runs
     version = run.get("apiVersion", API_VERSION)
     if version != API_VERSION:
-        raise Failure(f"{title(path)}: apiVersion {version} is not known; write {API_VERSION}", Exit.USAGE)
+        raise Failure(f"{title(path)}: apiVersion {version} is unknown; use {API_VERSION}", Exit.USAGE)
     if not isinstance(run.get("spec"), dict) or not isinstance(run.get("metadata", {}), dict):
         raise Failure(f"{title(path)}: the TrainingRun has no spec", Exit.USAGE)
     return run, [each for each in documents if each is not run]
@@ -59,12 +59,12 @@ def _named(documents: Sequence[Any]) -> str:
         kind = each.get("kind") if isinstance(each, dict) else None
         metadata = each.get("metadata") if isinstance(each, dict) else None
         name = metadata.get("name", "") if isinstance(metadata, dict) else ""
-        names.append(f"{kind} {name}".rstrip() if kind else "what is no Kubernetes object")
+        names.append(f"{kind} {name}".rstrip() if kind else "something other than a Kubernetes object")
     return " and ".join(names) or "nothing"
 
 
 def spec_problems(name: str, spec: dict[str, Any]) -> tuple[str, ...]:
-    """Everything that is wrong, as far as it can be known without a cluster."""
+    """Everything that is wrong and can be found without a cluster."""
     try:
         return validation.problems(name, msgspec.convert(spec, TrainingRunSpec))
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Connects a command with the cluster, and puts the API server's refusals into words."""
+"""Connects a command to the cluster, and explains the API server's errors."""
 
 import argparse
 import asyncio
@@ -16,7 +16,7 @@ from clotho.workspace.objects import Workspace
 
 Command = Callable[[argparse.Namespace, Workspace], Awaitable[int]]
 TIMEOUT_SECONDS = 20.0
-_BY_POLICY = f"ValidatingAdmissionPolicy '{admission.NAME}'"  # in the API server's words
+_BY_POLICY = f"ValidatingAdmissionPolicy '{admission.NAME}'"  # as the API server names it
 
 
 def run_connected(command: Command, options: argparse.Namespace) -> int:
@@ -42,8 +42,15 @@ def _credentials(options: argparse.Namespace) -> Credentials:
         if not isinstance(reason, msgspec.MsgspecError | UnicodeDecodeError):
             raise
         file = options.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
-        told = f"{file} is not a kubeconfig: {' '.join(str(reason).split())}; name another with --kubeconfig"
-        raise Failure(told, Exit.UNREACHABLE) from error
+        message = f"{file} is not a kubeconfig: {' '.join(str(reason).split())}; name another with --kubeconfig"
+        raise Failure(message, Exit.UNREACHABLE) from error
+
+
+class NotInstalled(Failure):
+    def __init__(self) -> None:
+        super().__init__(
+            "Clotho is not installed in this cluster, or only an older version: see `clotho check`", Exit.NOT_FOUND
+        )
 
 
 def explain(error: ApiError) -> Failure:
@@ -52,17 +59,15 @@ def explain(error: ApiError) -> Failure:
             return Failure(f"the cluster does not answer: {error.message}", Exit.UNREACHABLE)
         case Unauthorized():
             return Failure(
-                "the cluster does not know these credentials; log in again, or name another --context", Exit.REFUSED
+                "the cluster rejects these credentials; log in again, or use another --context", Exit.REFUSED
             )
         case Forbidden() if _BY_POLICY in error.message:
-            told = error.message.partition("denied request: ")[2] or error.message
-            return Failure(f"{told}; `clotho policy explain` shows what is locked and limited", Exit.REFUSED)
+            reason = error.message.partition("denied request: ")[2] or error.message
+            return Failure(f"{reason}; `clotho policy explain` shows what is locked and limited", Exit.REFUSED)
         case Forbidden():
-            return Failure(f"{error.message}; `clotho check` lists the rights that are missing", Exit.REFUSED)
+            return Failure(f"{error.message}; `clotho check` lists the missing permissions", Exit.REFUSED)
         case NotFound() if "requested resource" in error.message or "page not found" in error.message:
-            return Failure(
-                "Clotho is not installed in this cluster, or an older version; see `clotho check`", Exit.NOT_FOUND
-            )
+            return NotInstalled()
         case NotFound():
             return Failure(error.message, Exit.NOT_FOUND)
     return Failure(error.message, Exit.REFUSED)

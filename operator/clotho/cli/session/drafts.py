@@ -1,4 +1,4 @@
-"""A run or test in the making, from an Environment's name and `--set`; what is refused comes with what there is."""
+"""A draft of a run or test, from an Environment's name and `--set`; every refused change is reported at once."""
 
 from __future__ import annotations
 
@@ -7,24 +7,37 @@ from typing import Any
 
 from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.cli.failure import Exit, Failure
+from clotho.cli.session.lookup import unknown
 from clotho.cli.terminal.screen import listed
 from clotho.workspace.drafting import begin_draft
 from clotho.workspace.objects import Workspace
 
 
-async def edited_draft(workspace: Workspace, environment: str, changes: Iterable[tuple[str, Any]]) -> Draft:
+async def edited_draft(
+    workspace: Workspace, environment: str, changes: Iterable[tuple[str, Any]]
+) -> tuple[Draft, list[RefusedEditError]]:
+    """The draft with the changes that were accepted, and the refusals of the others."""
     try:
         draft = await begin_draft(workspace, environment, {})
-        for name, value in changes:
-            draft = draft.edit(name, value)
     except RefusedEditError as refused:
-        raise _explained(refused) from refused
-    return draft
+        if "available" in refused.details:
+            raise await unknown(workspace, "environment", environment, refused.details["available"]) from refused
+        raise Failure(str(refused), Exit.REFUSED) from refused
+    refusals = []
+    for name, value in changes:
+        try:
+            draft = draft.edit(name, value)
+        except RefusedEditError as refused:
+            refusals.append(refused)
+    return draft, refusals
 
 
-def _explained(refused: RefusedEditError) -> Failure:
-    if "available" in refused.details:
-        return Failure(f"{refused}{listed('environments', refused.details['available'])}", Exit.NOT_FOUND)
-    if "available_fields" in refused.details:
-        return Failure(f"{refused}{listed('fields', refused.details['available_fields'])}", Exit.REFUSED)
-    return Failure(str(refused), Exit.REFUSED)
+def refuse(problems: Iterable[str], refusals: Iterable[RefusedEditError]) -> None:
+    """Raises one failure with everything that is wrong, a line each; the known fields once, at the end."""
+    refused = list(refusals)
+    lines = [*map(str, refused), *problems]
+    if not lines:
+        return
+    fields = next((each.details["available_fields"] for each in refused if "available_fields" in each.details), None)
+    text = lines[0] if len(lines) == 1 else "".join(f"\n  {line}" for line in lines).join(("several problems:", ""))
+    raise Failure(text + (listed("fields", fields) if fields else ""), Exit.REFUSED if refused else Exit.USAGE)

@@ -1,4 +1,4 @@
-"""Prints what a command found: a table for people, JSON or YAML for programs."""
+"""Prints the result of a command: a table for people, JSON or YAML for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_yaml(*documents: Any) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Whole files as blocks that people can read."""
+        """Files as literal blocks, which people can read."""
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
@@ -40,12 +40,12 @@ def rows(header: Sequence[str], body: Sequence[Sequence[str]], empty: str, width
 
 
 def printable(text: str) -> str:
-    """Words of strangers (descriptions, logs) must not steer the terminal."""
+    """Control characters in untrusted text (descriptions, logs) are replaced."""
     return "".join(letter if letter.isprintable() or letter == "\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def note(text: str) -> None:
-    """For people, beside the output that programs read."""
+    """On standard error, apart from the output that programs read."""
     print(printable(text), file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The part of a terminal that a live view redraws; in a log, a line whenever something is new."""
+"""The part of a terminal that a live view redraws; in a log, a line for each change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def terminal_width() -> int:
 
 
 def page_width() -> int:
-    """What standard output has room for: what goes into a pipe or a file is never cut."""
+    """The width of standard output: what goes into a pipe or a file is never cut."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
 
 
@@ -36,17 +36,17 @@ class Screen:
         self._stream = stream
         self._started = time.monotonic()
         self._drawn = 0
-        self._told = ""
+        self._news = ""
 
     def show(self, frame: Frame) -> None:
         if self._stream.isatty():
             self._draw(frame)
-        elif frame.news != self._told:
-            self._told = frame.news
+        elif frame.news != self._news:
+            self._news = frame.news
             self._print(f"{time.monotonic() - self._started:6.1f} s  {printable(frame.news)}")
 
     def _draw(self, frame: Frame) -> None:
-        """The cursor comes to rest below the frame, on a line that the frame has to leave free."""
+        """The cursor ends below the frame, on a line that the frame leaves free."""
         size = shutil.get_terminal_size()
         lines = frame.lines(size.columns, size.lines - 1)
         up = f"\033[{self._drawn}A" if self._drawn else ""

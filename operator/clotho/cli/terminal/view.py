@@ -17,19 +17,19 @@ WIDEST_CURVE: Final = 72
 
 
 class Frame(NamedTuple):
-    """A picture of a run, in parts of which some can be left out."""
+    """A run at one moment, in sections; some of them can be left out."""
 
     heading: str
     message: str
-    news: str  # all of it that a log tells
+    news: str  # the line for a log
     progress: list[str]
     components: list[str]
     plot: list[str]
 
     def lines(self, width: int, height: int = UNLIMITED) -> list[str]:
-        """The message is never cut while there is room; the plot goes first, then parts of the table."""
-        told = [self.heading, *wrap(self.message, width), "", *self.progress]
-        lines = [*told, *first_rows(self.components, height - len(told))]
+        """Where there is no room, the plot is left out first, then rows of the table, the message last."""
+        top = [self.heading, *wrap(self.message, width), "", *self.progress]
+        lines = [*top, *first_rows(self.components, height - len(top))]
         if self.plot and len(lines) + 1 + len(self.plot) <= height:
             lines += ["", *self.plot]
         return [clip(line, width) for line in lines[:height]]
@@ -45,7 +45,7 @@ def live_view(run: Run, rewards: Sequence[float], elapsed: float, width: int = 8
 
 
 def watch_view(run: Run, rewards: Mapping[int, float], elapsed: float, width: int = 80) -> Frame:
-    """The same with a plot of all rewards that were seen, once there are enough to make one."""
+    """The same with a plot of the rewards seen so far, once there are enough."""
     frame = _frame(run, list(rewards.values()), elapsed, width)
     if len(rewards) < PLOT_FROM:
         return frame
@@ -73,7 +73,7 @@ def _frame(run: Run, rewards: Sequence[float], elapsed: float, width: int) -> Fr
 
 
 def progress_of(run: Run) -> Mapping[str, Any]:
-    """When a run rests, its last checkpoint may be newer than the last step that was heard of; no time is left."""
+    """The checkpoint of a run without pods may be newer than the last progress report; it has no time left."""
     status = run.get("status", {})
     progress: Mapping[str, Any] = status.get("progress") or {}
     if not progress or status.get("phase") not in RESTING_PHASES:
@@ -82,8 +82,8 @@ def progress_of(run: Run) -> Mapping[str, Any]:
     return {**progress, "step": step, "percent": step * 100 // max(progress["totalSteps"], 1), "etaSeconds": None}
 
 
-def part_state(phase: str, state: str) -> str:
-    """Of a run that rests, no part is on its way up, and none is missed."""
+def component_state(phase: str, state: str) -> str:
+    """In a run without pods, no component is starting or missing."""
     if phase not in RESTING_PHASES or state in ("Failed", "Stopping"):
         return state
     if state == "Missing":
@@ -92,7 +92,7 @@ def part_state(phase: str, state: str) -> str:
 
 
 def rewards_of(run: Run) -> dict[int, float]:
-    """Mean rewards by step, as far as the status remembers them."""
+    """Mean rewards by step: the samples in status."""
     status = run.get("status", {})
     samples = [*status.get("history", ()), status.get("progress") or {}]
     return {sample["step"]: sample["rewardMean"] for sample in samples if sample.get("rewardMean") is not None}
@@ -109,7 +109,7 @@ def elapsed_seconds(run: Run, now: datetime | None = None) -> float:
 
 
 def plot(values: Sequence[float], width: int, height: int) -> list[str]:
-    """Columns as high as the values, the range of which stands at the side."""
+    """A column chart, its range at the side."""
     low, high = min(values), max(values)
     scale = (height * 8 - 1) / (high - low) if high > low else 0.0
     levels = [1 + round((value - low) * scale) for value in spread(values, width)]
@@ -138,7 +138,7 @@ def reward_line(progress: Mapping[str, Any], rewards: Sequence[float], width: in
 
 def component_table(components: Mapping[str, Any], phase: str, width: int) -> list[str]:
     parts = [components.get("apiServer"), components.get("trainer"), *components.get("environments", [])]
-    rows = [_component_row(part, part_state(phase, part["state"])) for part in parts if part]
+    rows = [_component_row(part, component_state(phase, part["state"])) for part in parts if part]
     lines = table(["COMPONENT", "STATE", "READY", "RESTARTS", "POD"], rows, width - 2)
     return [f"  {line}" for line in lines] if rows else []
 
@@ -153,8 +153,8 @@ def condition_line(condition: Mapping[str, Any]) -> str:
     return f"  {condition['type']}={condition['status']}  {condition['reason']}{message}"
 
 
-def results_view(run: Run) -> list[str]:
-    """What a finished run leaves behind."""
+def results_view(run: Run, fetch: str = "") -> list[str]:
+    """What a finished run leaves behind, and the command that copies it here."""
     status = run["status"]
     history = [
         [str(sample["step"]), number(sample.get("rewardMean")), number(sample.get("loss"), 4)]
@@ -167,7 +167,30 @@ def results_view(run: Run) -> list[str]:
         lines += [f"  final reward  {number(results.get('rewardMean'))}", f"  steps         {results['step']}"]
         if results.get("path"):
             lines.append(f"  weights       {results['path']} on claim {results.get('claim', '-')}")
+    if files := exported_files(run):
+        lines += ["", *(f"  {line}" for line in file_lines(files))]
+    if fetch and (status.get("results") or {}).get("path"):
+        lines += ["", f"To copy the model here: {fetch}"]
     return lines
+
+
+def exported_files(run: Run) -> list[Mapping[str, Any]]:
+    """Path and size of each file that the run's export wrote."""
+    export = run.get("status", {}).get("export") or {}
+    return list(export.get("files", ())) if export.get("phase") == "Completed" else []
+
+
+def file_lines(files: Sequence[Mapping[str, Any]]) -> list[str]:
+    return table(["FILE", "SIZE"], [[each["path"], size(each["bytes"])] for each in files]) if files else []
+
+
+def size(count: float) -> str:
+    """`812 B`, `4.2 MB`: powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
 
 
 def sparkline(values: Sequence[float], room: int) -> str:
@@ -201,5 +224,5 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """Without the sign of a zero."""
+    """Without a minus before zero."""
     return "-" if value is None else f"{value:z.{digits}f}"

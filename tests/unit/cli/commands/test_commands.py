@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -89,7 +91,7 @@ async def test_wrong_starts(api: FakeApi, words: list[str], told: str, code: Exi
 
 @pytest.mark.parametrize("start", [["-e", "echo"], ["-f"]])
 async def test_an_unknown_field_comes_with_the_known_ones(api: FakeApi, manifest: Path, start: list[str]) -> None:
-    words = [*start, str(manifest)] if start == ["-f"] else start
+    words = [*start, str(manifest)] if start == ["-f"] else [*start, "--model", "m", "--steps", "9"]
     with pytest.raises(Failure) as failure:
         await runs.start(options("run", "start", *words, "--set", "training.batchsize=16"), api.workspace)
     first, *known = str(failure.value).split("\n")
@@ -159,12 +161,30 @@ async def test_a_run_that_is_not_there(api: FakeApi, command: str) -> None:
 
 
 async def test_a_run_may_be_in_another_namespace(api: FakeApi) -> None:
+    api.objects[f"/api/v1/namespaces/{NAMESPACE}"] = {"metadata": {"name": NAMESPACE}}
     with pytest.raises(Failure) as failure:
         await runs.status(options("run", "status", "letters"), api.workspace)
-    assert str(failure.value) == (
-        "no run 'letters' in namespace lab; there is none; name another namespace with -n, "
-        "or find it with `clotho run list -A`"
-    )
+    assert str(failure.value) == "namespace lab has no runs; `clotho run list -A` lists those of all namespaces"
+
+
+@pytest.mark.parametrize("words", [["run", "status", "x"], ["env", "describe", "x"], ["test", "x"]])
+async def test_a_namespace_that_does_not_exist_is_named(words: list[str]) -> None:
+    command = {"run": runs.status, "env": environments.describe, "test": inference_tests.test}[words[0]]
+    with pytest.raises(Failure) as failure:
+        await command(options(*words), FakeApi().workspace)
+    assert str(failure.value).startswith("namespace 'lab' does not exist")
+    assert failure.value.code is Exit.NOT_FOUND
+
+
+async def test_every_problem_of_a_start_is_reported_at_once(api: FakeApi) -> None:
+    words = ["-e", "echo", "--set", "group_size=0", "--set", "mode=odd", "--set", "training.stps=3"]
+    with pytest.raises(Failure) as failure:
+        await runs.start(options("run", "start", *words), api.workspace)
+    text = str(failure.value)
+    assert "group_size: " in text
+    assert "mode: " in text
+    assert "did you mean training.steps" in text
+    assert "the run needs --model and --steps" in text
 
 
 async def test_stop_suspend_and_resume(api: FakeApi) -> None:
@@ -194,14 +214,14 @@ async def test_watch_ends_with_the_run(api: FakeApi, phase: str, code: int, caps
     assert "\x1b" not in told
 
 
-async def test_an_interrupted_watch_says_that_the_run_goes_on(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_interrupted_watch_leaves_the_run_alone(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(api)
-    following = asyncio.create_task(watching.watch(options("run", "watch", "mine"), api.workspace))
+    following = asyncio.create_task(watching.watch(options("run", "watch", "mine", "-n", "lab"), api.workspace))
     await asyncio.wait({following}, timeout=0.1)
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following
-    assert "run mine goes on" in capsys.readouterr().err
+    assert "run mine continues; to stop it: clotho run stop mine -n lab" in capsys.readouterr().err
 
 
 async def test_watch_waits_out_a_cluster_that_does_not_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +295,7 @@ async def test_an_environment_that_is_not_ready_says_why(
     assert header.split() == ["NAME", "READY", "CLASS", "DESCRIPTION", "MESSAGE"]
     assert broken.split() == ["broken", "False", *why.split()]
     assert echo.endswith("Say the word.")
-    assert new.endswith("The operator has not seen it yet.")
+    assert new.endswith("Not described by the operator yet.")
     monkeypatch.setattr(environments, "page_width", lambda: 60)
     await environments.list_all(options("env", "list"), api.workspace)
     lines = capsys.readouterr().out.splitlines()
@@ -292,7 +312,7 @@ async def test_policies_are_explained_as_one(api: FakeApi, capsys: pytest.Captur
     told = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["training.steps", "2500"] in told
     assert ["(environment)", "use_wandb", "true"] in told
-    assert ["GPUs", "of", "a", "trainer", "2"] in told
+    assert ["GPUs", "per", "trainer", "2"] in told
 
 
 async def test_a_contradiction_of_policies_is_an_exit_code(api: FakeApi) -> None:
@@ -352,14 +372,54 @@ async def test_an_interrupted_inference_test_is_kept_when_asked(
 
 
 async def test_an_inference_test_that_takes_too_long_is_deleted(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "SLACK_SECONDS", -0.99)  # what is left of a second a model
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0)
+    monkeypatch.setattr(waiting, "SLACK_SECONDS", 3600.0)  # for agents: the user's time-out has no slack
     with pytest.raises(Failure) as failure:
-        await inference_tests.test(options("test", "echo", "--timeout", "1"), api.workspace)
+        await inference_tests.test(options("test", "echo", "--timeout", "1s"), api.workspace)
+    assert "not finished after 1 s: the operator has not started it" in str(failure.value)
     assert failure.value.code is Exit.TIMEOUT
     assert await api.workspace.all("InferenceTest") == []
 
 
-async def test_an_inference_test_nobody_can_delete_expires_by_itself(
+async def test_a_terminated_inference_test_is_deleted(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_created, get = asyncio.Event(), api.get
+
+    async def note(*request: Any, **params: str) -> Any:
+        is_created.set()
+        return await get(*request, **params)
+
+    monkeypatch.setattr(api, "get", note)
+    testing = asyncio.create_task(inference_tests.test(options("test", "echo"), api.workspace))
+    await is_created.wait()
+    assert await api.workspace.all("InferenceTest") != []
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(Failure) as failure:
+        await testing
+    assert failure.value.code is Exit.TERMINATED
+    assert await api.workspace.all("InferenceTest") == []
+
+
+UNAUTHORIZED = "InferenceUnauthorizedError: the inference server at http://m refuses our token (401)"
+UNREACHABLE = "InferenceUnavailableError: no answer from the inference server at http://m"
+
+
+@pytest.mark.parametrize(
+    ("tested", "errors", "blamed"),
+    [
+        (1, [None, "x"], "The environment runs, but no model completed all groups."),
+        (0, [UNAUTHORIZED], "the models' API rejected the key. Check the key OPENAI_API_KEY in Secret keys."),
+        (0, [UNREACHABLE, UNAUTHORIZED], "no model answered. Check --base-url and --model."),
+        (0, ["KeyError: 'answer' (env.py:3)", UNREACHABLE], "The environment does not work yet."),
+        (0, [], "The environment does not work yet."),
+    ],
+)
+def test_the_summary_blames_the_right_party(tested: int, errors: list[str | None], blamed: str) -> None:
+    summary = {"environment_works": False, "best_model": None, "models_tested": tested}
+    answer = {"summary": summary, "message": "", "models_tested": [{"error": each} for each in errors]}
+    assert blamed in inference_tests.verdict(answer, "keys")
+
+
+async def test_an_inference_test_that_cannot_be_deleted_expires(
     api: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for verb in ("get", "delete"):
@@ -368,7 +428,7 @@ async def test_an_inference_test_nobody_can_delete_expires_by_itself(
         await inference_tests.test(options("test", "echo"), api.workspace)
     (left,) = await api.workspace.all("InferenceTest")
     assert left["spec"]["ttlSecondsAfterFinished"] == 86400
-    assert "goes 24 hours after its end: no answer from the cluster" in capsys.readouterr().err
+    assert "expires 24 hours after it has finished: no answer from the cluster" in capsys.readouterr().err
 
 
 async def test_logs_need_pods(api: FakeApi) -> None:
@@ -460,4 +520,4 @@ async def test_agents_need_what_is_not_on_pypi(api: FakeApi, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "clotho.agent.server", None)
     with pytest.raises(Failure) as failure:
         await mcp.serve(options("mcp"), api.workspace)
-    assert str(failure.value).endswith("install it from a clone of Clotho: pip install '.[agent]'")
+    assert str(failure.value).endswith("in a clone of Clotho: pip install '.[agent]'")

@@ -63,7 +63,7 @@ def test_what_is_elsewhere_is_left_there(folder: Path, capsys: pytest.CaptureFix
             "training.batch_size: must be a whole number",
         ),
         (FILE.replace("path: data/train.jsonl", "path: data/train.jsonl, hub: x/y"), "data: give either path or hub"),
-        (f"{FILE}---\n{FILE}", "holds 2 documents; a config is one"),
+        (f"{FILE}---\n{FILE}", "has 2 documents; a config is one"),
     ],
 )
 def test_mistakes_are_one_line(text: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

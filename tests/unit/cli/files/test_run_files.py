@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from clotho.cli.failure import Failure
+from clotho.cli.files.changes import read_change
+from clotho.cli.files.documents import load_all
 from clotho.cli.files.run_files import read_run, read_run_and_maps, spec_problems
 
 RUN = "kind: TrainingRun\nmetadata: {name: mine}\nspec: {}\n"
@@ -25,17 +27,20 @@ def refusal(path: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("kind: Pod", "run.yaml holds Pod, and no TrainingRun"),
-        (f"{FILES}---\n{ENVIRONMENT}", "run.yaml holds ConfigMap words and Environment sums, and no TrainingRun"),
-        ("- 1", "run.yaml holds what is no Kubernetes object, and no TrainingRun"),
-        ("", "run.yaml holds nothing, and no TrainingRun"),
-        (f"{RUN}---\n{RUN}", "holds TrainingRun mine and TrainingRun mine; a file can hold one TrainingRun"),
+        ("kind: Pod", "run.yaml contains Pod, but no TrainingRun"),
+        (f"{FILES}---\n{ENVIRONMENT}", "run.yaml contains ConfigMap words and Environment sums, but no TrainingRun"),
+        ("- 1", "run.yaml contains something other than a Kubernetes object, but no TrainingRun"),
+        ("", "run.yaml contains nothing, but no TrainingRun"),
+        (f"{RUN}---\n{RUN}", "contains TrainingRun mine and TrainingRun mine; it can contain one TrainingRun"),
         ("kind: TrainingRun", "has no spec"),
         ("a: 1\nb: [", "run.yaml is not YAML: line 2, column 5: "),
         ("a: 2026-13-99", "run.yaml is not YAML: month must be in 1..12"),
-        (f"apiVersion: clotho.dev/v1\n{RUN}", "apiVersion clotho.dev/v1 is not known; write clotho.dev/v1alpha1"),
-        (f"{RUN}---\n{FILES}---\n{ENVIRONMENT}", "run.yaml also holds Environment sums; create all of it with kubectl"),
-        (f"{RUN}---\nkind: ConfigMap", "run.yaml also holds ConfigMap; create all of it with kubectl"),
+        (f"apiVersion: clotho.dev/v1\n{RUN}", "apiVersion clotho.dev/v1 is unknown; use clotho.dev/v1alpha1"),
+        (
+            f"{RUN}---\n{FILES}---\n{ENVIRONMENT}",
+            "run.yaml also contains Environment sums; create all of it",
+        ),
+        (f"{RUN}---\nkind: ConfigMap", "run.yaml also contains ConfigMap; create all of it with kubectl"),
     ],
 )
 def test_a_file_that_cannot_be_read(tmp_path: Path, text: str, told: str) -> None:
@@ -54,10 +59,18 @@ def test_standard_input_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.stdin", io.StringIO(ENVIRONMENT))
     with pytest.raises(Failure) as failure:
         read_run(Path("-"))
-    assert str(failure.value) == "standard input holds Environment sums, and no TrainingRun"
+    assert str(failure.value) == "standard input contains Environment sums, but no TrainingRun"
 
 
 def test_the_place_of_a_mistake_is_told() -> None:
     assert spec_problems("mine", {"model": {"name": "m"}, "training": {"stepz": 80}}) == (
         "spec.training.stepz: no such field; did you mean steps?",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-5", 1e-5), ("4E3", 4000.0), ("-1.e2", -100.0), ("'1e-5'", "1e-5"), ("1e", "1e")]
+)
+def test_numbers_are_read_as_kubectl_reads_them(text: str, value: object) -> None:
+    assert load_all(text) == [value]
+    assert read_change(f"training.learningRate={text}") == ("training.learningRate", value)

@@ -77,8 +77,8 @@ def test_what_nobody_cuts_is_whole() -> None:
         ("Suspended", "Missing", "-"),
     ],
 )
-def test_parts_of_a_run_that_rests_are_not_missed(phase: str, state: str, shown: str) -> None:
-    assert view.part_state(phase, state) == shown
+def test_components_of_a_run_without_pods_are_not_missing(phase: str, state: str, shown: str) -> None:
+    assert view.component_state(phase, state) == shown
 
 
 def test_a_completed_run_looks_completed() -> None:

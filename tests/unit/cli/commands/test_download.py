@@ -8,10 +8,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from clotho.cli import arguments
-from clotho.cli.commands import export
+from clotho.cli.commands import download
 from clotho.cli.failure import Exit, Failure
 from rig.fake_api import NAMESPACE, FakeApi
 
@@ -55,37 +56,40 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
 
 
 def options(*words: str) -> argparse.Namespace:
-    return arguments.parse("clotho", ["run", "export", "mine", *words])
+    return arguments.parse("clotho", ["run", "download", "mine", *words])
 
 
-def export_pods(api: FakeApi) -> list[str]:
-    return [path for path in api.objects if "export" in path]
+def copying_pods(api: FakeApi) -> list[str]:
+    return [path for path in api.objects if "-download-" in path]
 
 
 async def test_where_the_weights_are(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
-    assert await export.export(options(), api.workspace) == Exit.OK
+    assert await download.download(options("--list"), api.workspace) == Exit.OK
     assert "/var/lib/clotho/checkpoints/7 on claim mine-uidofmin-trainer" in capsys.readouterr().out
-    assert export_pods(api) == []
+    assert copying_pods(api) == []
 
 
 async def test_files_arrive_whole_and_the_pod_goes(api: FakeApi, tmp_path: Path) -> None:
     weights = bytes(range(256)) * 500
     api.channels = [b"\x01", b"\x02", b"\x03", b"\x02a word", *sent(tar(adapter=weights, deep__er=b"x")), WELL]
     target = tmp_path / "weights"
-    assert await export.export(options("--to", str(target)), api.workspace) == Exit.OK
+    assert await download.download(options("--to", str(target)), api.workspace) == Exit.OK
     assert (target / "adapter").read_bytes() == weights
     assert (target / "deep" / "er").read_bytes() == b"x"
-    assert export_pods(api) == []
-    assert any("tar -C /var/lib/clotho/checkpoints/7 -cf - ." in request for request in api.requests)
+    assert copying_pods(api) == []
+    assert any(
+        "tar -C /var/lib/clotho/checkpoints/7 --exclude=./optimizer.pt --exclude=./state.pt -cf - ." in request
+        for request in api.requests
+    )
 
 
 @pytest.mark.parametrize(
     ("channels", "told"),
     [
         ([b"\x02no such file", b'\x03{"status": "Failure", "message": "exit code 2"}'], "no such file"),
-        ([*sent(tar(adapter=b"x" * 9000))[:3]], "not whole"),
+        ([*sent(tar(adapter=b"x" * 9000))[:3]], "the copy is incomplete"),
         ([*sent(tar(**{"..__outside": b"x"})), WELL], "outside"),
-        ([*sent(b"nonsense" * 100_000), WELL], "not whole"),
+        ([*sent(b"nonsense" * 100_000), WELL], "the copy is incomplete"),
     ],
 )
 async def test_a_copy_that_fails_is_said_and_the_pod_goes(
@@ -93,9 +97,9 @@ async def test_a_copy_that_fails_is_said_and_the_pod_goes(
 ) -> None:
     api.channels = channels
     with pytest.raises(Failure) as failure:
-        await export.export(options("--to", str(tmp_path / "weights")), api.workspace)
+        await download.download(options("--to", str(tmp_path / "weights")), api.workspace)
     assert told in str(failure.value)
-    assert export_pods(api) == []
+    assert copying_pods(api) == []
     assert not (tmp_path / "outside").exists()
 
 
@@ -110,14 +114,14 @@ async def test_a_copy_that_fails_is_said_and_the_pod_goes(
 async def test_nothing_to_fetch(api: FakeApi, status: dict[str, Any], spec: dict[str, Any], told: str) -> None:
     api.add("TrainingRun", "mine", spec, status)
     with pytest.raises(Failure) as failure:
-        await export.export(options(), api.workspace)
+        await download.download(options("--list"), api.workspace)
     assert told in str(failure.value)
 
 
 async def test_without_the_trainers_pod_an_image_is_needed(api: FakeApi, tmp_path: Path) -> None:
     del api.objects[f"{PODS}/t"]
     with pytest.raises(Failure) as failure:
-        await export.export(options("--to", str(tmp_path / "x")), api.workspace)
+        await download.download(options("--to", str(tmp_path / "x")), api.workspace)
     assert "--image" in str(failure.value)
 
 
@@ -141,7 +145,7 @@ async def test_a_claim_in_use_is_mounted_where_the_trainer_is(
 
     monkeypatch.setattr(api, "create", remember)
     api.channels = [*sent(tar(adapter=b"x")), WELL]
-    await export.export(options("--to", str(tmp_path / "weights")), api.workspace)
+    await download.download(options("--to", str(tmp_path / "weights")), api.workspace)
     terms = {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}
     required = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     assert made[0]["spec"].get("affinity") == (required if node else None)
@@ -150,5 +154,56 @@ async def test_a_claim_in_use_is_mounted_where_the_trainer_is(
 async def test_a_folder_with_something_in_it_is_left_alone(api: FakeApi, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(Failure) as failure:
-        await export.export(options("--to", str(tmp_path)), api.workspace)
-    assert "is there already" in str(failure.value)
+        await download.download(options("--to", str(tmp_path)), api.workspace)
+    assert "already exists; choose an empty or new directory" in str(failure.value)
+
+
+EXPORT = {
+    "phase": "Completed",
+    "folder": "/var/lib/clotho/export",
+    "bytes": 4_200_000,
+    "files": [{"path": "model-q8_0.gguf", "bytes": 4_200_000, "sha256": "x"}],
+}
+
+
+async def test_the_model_is_what_was_exported(api: FakeApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = {"step": 9, "path": "/var/lib/clotho/checkpoints/9"}
+    api.add("TrainingRun", "mine", {"training": {"steps": 9}}, {"export": EXPORT, "checkpoint": checkpoint})
+    assert await download.download(options("--list", "-n", "lab"), api.workspace) == Exit.OK
+    told = capsys.readouterr().out
+    assert "model-q8_0.gguf  4.2 MB" in told
+    assert "clotho run download mine --what model -n lab" in told
+    api.channels = [*sent(tar(gguf=b"x" * 1500)), WELL]
+    assert await download.download(options("--to", str(tmp_path / "m")), api.workspace) == Exit.OK
+    assert any("tar -C /var/lib/clotho/export -cf - ." in request for request in api.requests)
+    assert "1.5 kB" in capsys.readouterr().out
+
+
+async def test_a_checkpoint_to_continue_from_is_whole(api: FakeApi, tmp_path: Path) -> None:
+    api.channels = [*sent(tar(optimizer=b"x")), WELL]
+    words = ["--what", "checkpoint", "--to", str(tmp_path / "c")]
+    assert await download.download(options(*words), api.workspace) == Exit.OK
+    assert any("tar -C /var/lib/clotho/checkpoints/7 -cf - ." in request for request in api.requests)
+
+
+async def test_by_default_it_goes_into_a_directory_of_the_runs_name(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    api.channels = [*sent(tar(adapter=b"x")), WELL]
+    assert await download.download(options(), api.workspace) == Exit.OK
+    assert (tmp_path / "mine" / "adapter").read_bytes() == b"x"
+
+
+async def test_metrics_need_no_pod(api: FakeApi, tmp_path: Path) -> None:
+    history = [{"step": 1, "rewardMean": 0.5}]
+    api.add("TrainingRun", "mine", {"training": {"steps": 9}}, {"phase": "Running", "history": history})
+    assert await download.download(options("--what", "metrics", "--to", str(tmp_path / "m")), api.workspace) == Exit.OK
+    assert msgspec.json.decode((tmp_path / "m" / "metrics.json").read_bytes())["history"] == history
+    assert not any(request.startswith("create") for request in api.requests)
+
+
+async def test_logs_are_a_file_for_each_pod(api: FakeApi, tmp_path: Path) -> None:
+    api.texts[f"{PODS}/t/log"] = b"one\ntwo"
+    assert await download.download(options("--what", "logs", "--to", str(tmp_path / "l")), api.workspace) == Exit.OK
+    assert (tmp_path / "l" / "t.log").read_bytes() == b"one\ntwo\n"

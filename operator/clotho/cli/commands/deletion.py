@@ -1,0 +1,41 @@
+"""`run delete`: the run, and on request the volume claim that outlives it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from clotho.cli.failure import Exit
+from clotho.cli.session.claims import own_claim
+from clotho.cli.session.lookup import find_run
+from clotho.cli.terminal import output
+from clotho.cluster.outcomes import NotFound
+from clotho.workspace.objects import Workspace
+
+Object = dict[str, Any]
+
+
+async def delete(options: argparse.Namespace, workspace: Workspace) -> int:
+    """A claim that the user named in storage.claimName is never deleted: other runs may use it."""
+    run = await find_run(workspace, options.name)
+    claim = own_claim(run)
+    await workspace.delete("TrainingRun", options.name)
+    lines = [f"run {options.name} is deleted"]
+    is_deleted = options.with_claim and bool(claim) and await _delete_claim(workspace, claim)
+    if is_deleted:
+        lines.append(f"claim {claim} is deleted")
+    elif options.with_claim:
+        lines.append("the run has no claim of its own")
+    elif claim and run["spec"].get("storage", {}).get("retain", True):
+        lines.append(f"claim {claim} is kept; to delete it: kubectl delete pvc {claim} -n {workspace.namespace}")
+    data = {"run": options.name, "claim": claim or None, "claimDeleted": is_deleted}
+    output.show(options.output, data, lines)
+    return Exit.OK
+
+
+async def _delete_claim(workspace: Workspace, claim: str) -> bool:
+    try:
+        await workspace.client.delete(workspace.core(f"persistentvolumeclaims/{claim}"), {}, Object)
+    except NotFound:
+        return False
+    return True

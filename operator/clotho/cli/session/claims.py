@@ -1,0 +1,24 @@
+"""Which volume claim holds a run's checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clotho.api.metadata import Metadata
+from clotho.api.names import TRAINER
+from clotho.render.names import claim_name
+
+Object = dict[str, Any]
+
+
+def own_claim(run: Object) -> str:
+    """The claim that was created for the run; empty where the user named one, or wanted none."""
+    storage = run["spec"].get("storage", {})
+    if storage.get("claimName") or storage.get("ephemeral"):
+        return ""
+    return claim_name(Metadata(name=run["metadata"]["name"], uid=run["metadata"]["uid"]), TRAINER)
+
+
+def checkpoint_claim(run: Object) -> str:
+    results = run.get("status", {}).get("results") or {}
+    return results.get("claim") or run["spec"].get("storage", {}).get("claimName") or own_claim(run)

@@ -1,0 +1,46 @@
+"""A line of a pod's log for a reader: time, level and message of a JSON line; any other line as it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+_LEVELS: Final = {"warning": "WARN", "critical": "FATAL"}
+_SHOWN: Final = frozenset({"time", "level", "logger", "message", "exception"})
+
+
+def readable(line: str) -> list[str]:
+    """Several lines where the message has several, or where there is a traceback, which is indented."""
+    entry = _entry(line)
+    if entry is None:
+        return [line]
+    first, *others = str(entry["message"]).split("\n")
+    level = str(entry["level"])
+    details = "".join(f"  {key}={_compact(value)}" for key, value in entry.items() if key not in _SHOWN)
+    heading = f"{_moment(str(entry['time']))} {_LEVELS.get(level, level.upper()):5} {first}{details}"
+    return [heading, *(f"  {each}" for each in [*others, *str(entry.get("exception", "")).splitlines()])]
+
+
+def as_json(component: str, line: str) -> str:
+    """One JSON object for each line, whatever the pod printed."""
+    entry = _entry(line)
+    return json.dumps({"component": component, **({"message": line} if entry is None else entry)})
+
+
+def _entry(line: str) -> dict[str, Any] | None:
+    if not line.startswith("{"):
+        return None
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and {"time", "level", "message"} <= entry.keys() else None
+
+
+def _moment(time: str) -> str:
+    """`11-15 12:00:01`, in UTC as the pods write it."""
+    return time[5:19].replace("T", " ")
+
+
+def _compact(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
