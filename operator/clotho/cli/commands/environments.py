@@ -63,7 +63,9 @@ def _found(found: Discovery) -> dict[str, Any]:
 
 def _table(found: Discovery) -> list[str]:
     body = [[each.name, each.class_name, each.config_class, each.file, each.description] for each in found.environments]
-    lines = output.rows(["NAME", "CLASS", "CONFIG", "FILE", "DESCRIPTION"], body, "No environments found.")
+    lines = output.rows(
+        ["NAME", "CLASS", "CONFIG", "FILE", "DESCRIPTION"], body, "No environments found.", page_width()
+    )
     if body:
         lines += [
             "",
@@ -136,7 +138,7 @@ async def describe(options: argparse.Namespace, workspace: Workspace) -> int:
         f"entry {spec.get('entry') or options.name}" + (f", image {spec['image']}" if spec.get("image") else ""),
         f"ready {_ready(environment)}: {_message(environment)}",
         "",
-        *output.rows(["FIELD", "TYPE", "DEFAULT", "LIMITS", "DESCRIPTION"], body, "No fields are known."),
+        *output.rows(["FIELD", "TYPE", "DEFAULT", "LIMITS", "DESCRIPTION"], body, "No fields are known.", page_width()),
     ]
     if omitted := status.get("omittedFields"):
         lines.append(f"({omitted} more fields are not described: there are too many)")

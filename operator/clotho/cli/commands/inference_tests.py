@@ -7,11 +7,13 @@ from typing import Any, Final
 
 from clotho.agent.answers import test_answer
 from clotho.api.inference_tests import TIDY_SECONDS
+from clotho.authoring.run_fields import run_fields
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import read_change
 from clotho.cli.session.drafts import edited_draft, refuse
 from clotho.cli.session.termination import cancelled_by_sigterm
 from clotho.cli.terminal import output, view
+from clotho.cli.terminal.screen import page_width
 from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.workspace.drafting import fresh_name
 from clotho.workspace.inference_tests import TestOrder, wait_for_test
@@ -23,8 +25,12 @@ OF_THE_MODEL: Final = "Inference"  # how the names of the environment kit's erro
 
 async def test(options: argparse.Namespace, workspace: Workspace) -> int:
     """0 when the environment works, 1 when it does not, 6 when that is unknown after `--timeout`."""
-    draft, refusals = await edited_draft(workspace, options.name, map(read_change, options.changes))
-    refuse((), refusals)
+    changes = [read_change(text) for text in options.changes]
+    draft, refusals = await edited_draft(workspace, options.name, changes)
+    of_runs = [name for name, _ in changes if name in run_fields()]
+    refuse(
+        (f"--set {name}: this is a field of runs; a test has those of the environment" for name in of_runs), refusals
+    )
     order = TestOrder(
         environment=options.name,
         config=dict(draft.config),
@@ -92,7 +98,7 @@ def _lines(answer: Answer, options: argparse.Namespace) -> list[str]:
         for each in answer["models_tested"]
     ]
     header = ["MODEL", "SIZE", "STATUS", "STEPS", "CORRECT", "ACCURACY", "STEP SUCCESS"]
-    lines = output.rows(header, body, "No model was tested.")
+    lines = output.rows(header, body, "No model was tested.", page_width())
     for each in answer["models_tested"]:
         if each["error"]:
             lines += ["", f"{each['model']}:", *(f"  {line}" for line in each["error"].splitlines())]

@@ -12,6 +12,7 @@ from clotho.api.policy import Policy
 from clotho.authoring.run_fields import run_fields, said_at
 from clotho.cli.failure import Exit
 from clotho.cli.terminal import output
+from clotho.cli.terminal.screen import page_width
 from clotho.workspace.drafting import policy_in_force
 from clotho.workspace.objects import Workspace
 
@@ -27,8 +28,8 @@ def lines(policy: Policy, namespace: str) -> list[str]:
         return [f"No TrainingPolicy in {namespace}: nothing is locked or limited."]
     text = [f"Namespace {namespace}, by {', '.join(policy.names)} (of several policies the strictest applies):", ""]
     text += [f"INVALID: {problem}; no run can start until it is corrected" for problem in policy.problems]
-    text += output.rows(["LOCKED FIELD", "VALUE"], _locked(policy), "No field is locked.")
-    text += ["", *output.rows(["LIMIT", "VALUE"], _limits(policy), "Nothing is limited.")]
+    text += output.rows(["LOCKED FIELD", "VALUE"], _locked(policy), "No field is locked.", page_width())
+    text += ["", *output.rows(["LIMIT", "VALUE"], _limits(policy), "Nothing is limited.", page_width())]
     return text
 
 

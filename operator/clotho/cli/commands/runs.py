@@ -18,6 +18,7 @@ from clotho.cli.session.drafts import edited_draft, refuse
 from clotho.cli.session.hints import hint
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output, view
+from clotho.cli.terminal.fitting import without_columns
 from clotho.cli.terminal.screen import page_width
 from clotho.workspace.drafting import fresh_name
 from clotho.workspace.objects import Workspace, WrongStateError
@@ -102,6 +103,7 @@ async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
     header = ["NAMESPACE"] * everywhere + ["NAME", "PHASE", "STEP", "REWARD", "TOK/S", "RESTARTS", "AGE"]
     body = [[run["metadata"]["namespace"]] * everywhere + _row(run) for run in items]
     empty = f"No runs in {'any namespace' if everywhere else workspace.namespace}."
+    header, body = without_columns(header, body, page_width(), ("TOK/S", "RESTARTS", "AGE", "REWARD"))
     output.show(options.output, items, output.rows(header, body, empty))
     return Exit.OK
 
@@ -127,7 +129,8 @@ async def status(options: argparse.Namespace, workspace: Workspace) -> int:
     run = await find_run(workspace, options.name)
     rewards = view.rewards_of(run)
     lines = view.live_view(run, list(rewards.values()), view.elapsed_seconds(run), page_width())
-    lines += map(view.condition_line, run.get("status", {}).get("conditions", ()))
+    if conditions := run.get("status", {}).get("conditions"):
+        lines += ["", *map(view.condition_line, conditions)]
     output.show(options.output, run, lines)
     return Exit.OK
 

@@ -45,6 +45,19 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int = UNL
     return [(" " * GAP).join(map(_cell, row, widths)).rstrip() for row in everything]
 
 
+def without_columns(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int, names: Sequence[str]
+) -> tuple[list[str], list[list[str]]]:
+    """The table without the first of the named columns, then the second, until it fits."""
+    heads, body = list(header), [list(row) for row in rows]
+    for name in names:
+        if max(map(columns, table(heads, body))) <= width:
+            break
+        place = heads.index(name)
+        heads, *body = [[*row[:place], *row[place + 1 :]] for row in [heads, *body]]
+    return heads, body
+
+
 def first_rows(lines: Sequence[str], room: int) -> list[str]:
     """Of a table, its header and what there is room for; the last line says how many rows are missing."""
     if len(lines) <= room:

@@ -381,6 +381,26 @@ async def test_an_inference_test_that_takes_too_long_is_deleted(api: FakeApi, mo
     assert await api.workspace.all("InferenceTest") == []
 
 
+async def test_a_test_has_no_fields_of_a_run(api: FakeApi) -> None:
+    with pytest.raises(Failure) as failure:
+        await inference_tests.test(options("test", "echo", "--set", "training.steps=3"), api.workspace)
+    assert "--set training.steps: this is a field of runs" in str(failure.value)
+    assert not any(request.startswith("create") for request in api.requests)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [(runs.list_all, ["run", "list"]), (environments.describe, ["env", "describe", "echo"])]
+)
+async def test_tables_fit_the_terminal(
+    api: FakeApi, command: Any, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(api)
+    for module in (runs, environments):
+        monkeypatch.setattr(module, "page_width", lambda: 60)
+    await command(options(*words), api.workspace)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
 async def test_a_terminated_inference_test_is_deleted(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     is_created, get = asyncio.Event(), api.get
 

@@ -59,3 +59,12 @@ def test_the_widest_column_of_a_table_gives_way() -> None:
 )
 def test_first_rows(room: int, expected: list[str]) -> None:
     assert fitting.first_rows(["NAME", "a", "b", "c"], room) == expected
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"), [(12, ["NAME", "A", "B"]), (9, ["NAME", "A"]), (6, ["NAME"]), (2, ["NAME"])]
+)
+def test_less_important_columns_are_left_out_first(width: int, expected: list[str]) -> None:
+    header, rows = fitting.without_columns(["NAME", "A", "B"], [["x", "1", "2"]], width, ["B", "A"])
+    assert header == expected
+    assert rows == [["x", "1", "2"][: len(expected)]]
