@@ -55,8 +55,16 @@ class TooManyRequests(Transient):
         self.retry_after = retry_after
 
 
+class Cause(Struct, frozen=True):
+    """One of several problems of an invalid object."""
+
+    field: str = ""
+    message: str = ""
+
+
 class StatusDetails(Struct, frozen=True, rename="camel"):
     retry_after_seconds: float | None = None
+    causes: tuple[Cause, ...] = ()
 
 
 class Status(Struct, frozen=True):
@@ -68,7 +76,7 @@ class Status(Struct, frozen=True):
 
 
 def from_answer(what: str, code: int, status: Status, retry_after: str | None) -> ApiError:
-    reason, message = status.reason, status.message or "no message"
+    reason, message = status.reason, _without_nil(status) or "no message"
     if code == 409:
         kind = AlreadyExists if reason == "AlreadyExists" else Conflict
         return kind(what, message, code, reason)
@@ -78,6 +86,16 @@ def from_answer(what: str, code: int, status: Status, retry_after: str | None) -
         return Transient(what, message, code, reason)
     kinds: dict[int, type[ApiError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound, 410: Gone}
     return kinds.get(code, Invalid)(what, message, code, reason)
+
+
+def _without_nil(status: Status) -> str:
+    """The API server adds a cause of field `<nil>` when it skipped further rules: noise beside the real causes."""
+    causes = status.details.causes if status.details else ()
+    real = [cause for cause in causes if cause.field != "<nil>"]
+    if not real or len(real) == len(causes):
+        return status.message
+    subject, _, _ = status.message.partition(" is invalid: ")
+    return f"{subject} is invalid: {'; '.join(f'{cause.field}: {cause.message}' for cause in real)}"
 
 
 def _seconds(header: str | None, details: StatusDetails | None) -> float:

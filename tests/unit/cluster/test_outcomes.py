@@ -1,5 +1,6 @@
 """Every answer of the API server has a type that says whether trying again can help."""
 
+import msgspec
 import pytest
 
 from clotho.cluster import outcomes
@@ -36,3 +37,23 @@ def test_retry_after(header: str | None, details: StatusDetails | None, expected
     error = from_answer("get /x", 429, Status(details=details), header)
     assert isinstance(error, TooManyRequests)
     assert error.retry_after == expected
+
+
+SKIPPED = "Invalid value: null: some validation rules were not checked because the object was invalid"
+STEPS = "Invalid value: 0: spec.training.steps in body should be greater than or equal to 1"
+
+
+def test_a_cause_without_a_field_is_left_out() -> None:
+    causes = [{"field": "spec.training.steps", "message": STEPS}, {"field": "<nil>", "message": SKIPPED}]
+    message = f'TrainingRun.clotho.dev "a" is invalid: [spec.training.steps: {STEPS}, <nil>: {SKIPPED}]'
+    status = msgspec.convert({"message": message, "reason": "Invalid", "details": {"causes": causes}}, Status)
+    error = from_answer("create run", 422, status, None)
+    assert isinstance(error, outcomes.Invalid)
+    assert error.message == f'TrainingRun.clotho.dev "a" is invalid: spec.training.steps: {STEPS}'
+
+
+def test_other_messages_are_kept() -> None:
+    causes = [{"field": "<nil>", "message": SKIPPED}]
+    status = msgspec.convert({"message": "no", "reason": "Invalid", "details": {"causes": causes}}, Status)
+    assert from_answer("create run", 422, status, None).message == "no"
+    assert from_answer("create run", 422, Status(), None).message == "no message"
