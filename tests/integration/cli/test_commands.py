@@ -146,7 +146,7 @@ async def test_check_tells_an_administrator_from_a_guest(
 async def test_logs_are_marked_and_their_letters_harmless(
     clotho: Clotho, cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, manifest: str
 ) -> None:
-    """No kubelet answers here: what is missing is said for each pod, and nothing hangs."""
+    """No kubelet answers here: each missing log is reported, and nothing hangs."""
     await clotho("run", "start", "-f", manifest)
     await cluster.until_phase("Running", "first")
     logs = await clotho("run", "logs", "first", "-c", "trainer")
@@ -178,9 +178,9 @@ async def test_a_policy_is_explained(clotho: Clotho, kubectl: Kubectl) -> None:
         "spec": {"locked": {"training": {"steps": 2500}}, "limits": {"gpus": 1}},
     }
     kubectl.in_namespace(clotho.namespace).apply(policy)
-    told = await clotho("policy", "explain")
-    assert told.code == 0
-    assert ["training.steps", "2500"] in [line.split() for line in told.out.splitlines()]
+    explained = await clotho("policy", "explain")
+    assert explained.code == 0
+    assert ["training.steps", "2500"] in [line.split() for line in explained.out.splitlines()]
 
 
 async def test_kubectl_finds_its_plugin_and_shells_complete(

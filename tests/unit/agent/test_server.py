@@ -66,7 +66,7 @@ async def test_a_session_from_selection_to_a_run(client: Client, api: FakeApi) -
 async def test_errors_are_results(client: Client) -> None:
     async with client:
         assert "rl_select_environment" in (await call(client, "rl_start_training"))["error"]
-        assert "not found" in (await call(client, "rl_get_results", run_id="nobody"))["error"]
+        assert "not found" in (await call(client, "rl_get_results", run_id="absent"))["error"]
         wrong = await client.call_tool("rl_test_inference", {"num_steps": 0})
         assert wrong.is_error
         absent = await client.call_tool("rl_check_status", {})

@@ -115,7 +115,7 @@ async def test_edits_are_checked_at_once_and_belong_to_their_session(tools: Tool
     assert other["group_size"]["current_value"] == 16
 
 
-async def test_an_edit_that_needs_another_says_so(tools: Toolbox) -> None:
+async def test_an_edit_that_needs_another_has_problems(tools: Toolbox) -> None:
     await tools.select_environment(SESSION, "echo")
     answer = await tools.edit_config(SESSION, "training.batchSize", 40)
     assert any("multiple of group_size" in problem for problem in answer["problems"])
@@ -153,7 +153,7 @@ async def test_the_name_in_weights_and_biases_is_the_trainers(
     assert run["wandb_run_name"] == f"{first}-uidofmin"
 
 
-async def test_locked_tracking_is_told(api: FakeApi, tools: Toolbox) -> None:
+async def test_locked_tracking_is_in_the_answer(api: FakeApi, tools: Toolbox) -> None:
     locked = {"tracking": {"wandb": {"project": "ours", "mode": "offline"}}}
     api.add("TrainingPolicy", "lab", {"locked": locked})
     await tools.select_environment(SESSION, "echo")
@@ -289,7 +289,7 @@ async def test_of_two_checks_at_once_one_counts(
     assert (await tools.check_status("echo-1"))["rate_limited"] is True
 
 
-async def test_a_failed_run_says_why(api: FakeApi, tools: Toolbox) -> None:
+async def test_a_failed_run_has_an_error(api: FakeApi, tools: Toolbox) -> None:
     running(api, phase="Failed", message="out of memory")
     assert (await tools.check_status("echo-1"))["error"] == "out of memory"
 
@@ -327,7 +327,7 @@ async def test_runs_are_listed(api: FakeApi, tools: Toolbox) -> None:
 @pytest.mark.parametrize("tool", ["check_status", "stop_training", "results"])
 async def test_an_unknown_run_is_an_answer(api: FakeApi, tools: Toolbox, tool: str) -> None:
     running(api)
-    answer = await getattr(tools, tool)("nobody")
+    answer = await getattr(tools, tool)("absent")
     assert "not found" in answer["error"]
     assert answer["available"] == ["echo-1"]
 

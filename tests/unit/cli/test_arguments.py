@@ -60,7 +60,7 @@ def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: py
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["rnu"], "did you mean run?"),
         (["run", "lsit"], "no command 'lsit'; did you mean list?"),
@@ -80,15 +80,15 @@ def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: py
         (["mcp", "--status-interval", "-1"], "'-1' is not a positive whole number"),
     ],
 )
-def test_mistakes_are_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = main(words)
     except SystemExit as ended:
         code = int(ended.code or 0)
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert code == Exit.USAGE
-    assert told in said
-    assert said.count("\n") == 1
+    assert message in printed
+    assert printed.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [[], ["run"]])
@@ -99,7 +99,7 @@ def test_an_unfinished_command_shows_what_there_is(words: list[str], capsys: pyt
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_it_goes_by_the_name_that_people_typed() -> None:
+def test_the_program_has_the_name_that_was_typed() -> None:
     assert called_by("/usr/local/bin/kubectl-clotho") == "kubectl clotho"
     assert called_by("/usr/local/bin/clotho") == "clotho"
     assert called_by("/x/clotho/cli/__main__.py") == "clotho"

@@ -71,7 +71,7 @@ async def test_a_dry_run_creates_nothing(api: FakeApi, manifest: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "code"),
+    ("words", "printed", "code"),
     [
         (["-e", "ecko"], "did you mean echo?", Exit.NOT_FOUND),
         (["-e", "echo"], "the run needs --model and --steps", Exit.USAGE),
@@ -82,10 +82,10 @@ async def test_a_dry_run_creates_nothing(api: FakeApi, manifest: Path, capsys: p
         (["-e", "echo", "--set", "words=["], "not YAML", Exit.USAGE),
     ],
 )
-async def test_wrong_starts(api: FakeApi, words: list[str], told: str, code: Exit) -> None:
+async def test_wrong_starts(api: FakeApi, words: list[str], printed: str, code: Exit) -> None:
     with pytest.raises(Failure) as failure:
         await runs.start(options("run", "start", *words), api.workspace)
-    assert told in str(failure.value)
+    assert printed in str(failure.value)
     assert failure.value.code is code
 
 
@@ -108,13 +108,13 @@ async def test_an_unknown_environment_comes_with_the_known_ones(api: FakeApi) ->
     assert failure.value.code is Exit.NOT_FOUND
 
 
-def test_a_failure_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_errors_are_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["env", "discover", "/dev/null", "--image", "i", "--write", "/nowhere/\x1b[2J"]) == Exit.USAGE
     assert "cannot write /nowhere/\ufffd[2J" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "printed"),
     [
         (["--set", "training.batchsize=16"], "did you mean training.batchSize"),
         (["--set", "training.batchSize=10"], "not a multiple of group_size 4"),
@@ -124,10 +124,10 @@ def test_a_failure_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str])
         ),
     ],
 )
-async def test_wrong_files(api: FakeApi, manifest: Path, words: list[str], told: str) -> None:
+async def test_wrong_files(api: FakeApi, manifest: Path, words: list[str], printed: str) -> None:
     with pytest.raises(Failure) as failure:
         await runs.start(options("run", "start", "-f", str(manifest), *words), api.workspace)
-    assert told in str(failure.value)
+    assert printed in str(failure.value)
 
 
 def add_run(api: FakeApi, name: str = "mine", phase: str = "Running", **status: Any) -> None:
@@ -208,10 +208,10 @@ async def test_watch_ends_with_the_run(api: FakeApi, phase: str, code: int, caps
     results = {"step": 100, "rewardMean": 0.97, "claim": "c", "path": "/var/lib/clotho/x"}
     add_run(api, phase=phase, results=results, message="All done.\x1b[2J")
     assert await watching.watch(options("run", "watch", "mine"), api.workspace) == code
-    told = capsys.readouterr().out
-    assert f"{phase}: All done.\ufffd[2J  reward 0.50" in told
-    assert "/var/lib/clotho/x on claim c" in told
-    assert "\x1b" not in told
+    printed = capsys.readouterr().out
+    assert f"{phase}: All done.\ufffd[2J  reward 0.50" in printed
+    assert "/var/lib/clotho/x on claim c" in printed
+    assert "\x1b" not in printed
 
 
 async def test_an_interrupted_watch_leaves_the_run_alone(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,28 +250,28 @@ async def test_a_status_in_a_pipe_is_whole(api: FakeApi, capsys: pytest.CaptureF
     missing = {"type": "APIServerReady", "status": "False", "reason": "Missing", "message": ""}
     add_run(api, phase="Stopped", message=message, conditions=[missing], checkpoint={"step": 57, "path": "x"})
     await runs.status(options("run", "status", "mine"), api.workspace)
-    told = capsys.readouterr().out.splitlines()
-    assert told[1] == message.strip()
-    assert told[-1] == "  APIServerReady=False  Missing"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[1] == message.strip()
+    assert printed[-1] == "  APIServerReady=False  Missing"
     await runs.list_all(options("run", "list"), api.workspace)
     assert " 57/100 " in capsys.readouterr().out
 
 
-async def test_results_before_the_end_are_said_to_be_early(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_results_before_the_end_are_marked(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(api)
     await runs.results(options("run", "results", "mine", "-o", "json"), api.workspace)
-    told = capsys.readouterr()
-    assert msgspec.json.decode(told.out)["progress"]["step"] == 50
-    assert "not final" in told.err
+    printed = capsys.readouterr()
+    assert msgspec.json.decode(printed.out)["progress"]["step"] == 50
+    assert "not final" in printed.err
 
 
 async def test_environment_fields_in_a_table(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     await environments.describe(options("env", "describe", "echo"), api.workspace)
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert ["group_size", "integer", "16", "≥", "1", "Attempts", "at", "each", "item."] in [
-        line.split() for line in told.splitlines()
+        line.split() for line in printed.splitlines()
     ]
-    assert "(the address of its API server)" in told, "and not the environment's default"
+    assert "(the address of its API server)" in printed, "and not the environment's default"
     await environments.list_all(options("env", "list"), api.workspace)
     assert ["echo", "True", "Echo", "Say", "the", "word."] in [
         line.split() for line in capsys.readouterr().out.splitlines()
@@ -284,7 +284,7 @@ async def test_what_an_environment_sets_itself_is_its_default(api: FakeApi, caps
     assert ["group_size", "integer", "8"] in [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
 
 
-async def test_an_environment_that_is_not_ready_says_why(
+async def test_the_reason_of_an_environment_that_is_not_ready_is_listed(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     why = "The environment cannot be imported: ModuleNotFoundError: No module named 'latex2sympy'."
@@ -309,10 +309,10 @@ async def test_policies_are_explained_as_one(api: FakeApi, capsys: pytest.Captur
     api.add("TrainingPolicy", "a", {"locked": {"training": {"steps": 2500}}, "limits": {"gpus": 8}})
     api.add("TrainingPolicy", "b", {"locked": {"environmentConfig": {"use_wandb": True}}, "limits": {"gpus": 2}})
     await policies.explain(options("policy", "explain"), api.workspace)
-    told = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["training.steps", "2500"] in told
-    assert ["(environment)", "use_wandb", "true"] in told
-    assert ["GPUs", "per", "trainer", "2"] in told
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["training.steps", "2500"] in printed
+    assert ["(environment)", "use_wandb", "true"] in printed
+    assert ["GPUs", "per", "trainer", "2"] in printed
 
 
 async def test_a_contradiction_of_policies_is_an_exit_code(api: FakeApi) -> None:
@@ -458,7 +458,9 @@ async def test_logs_need_pods(api: FakeApi) -> None:
     assert "no trainer pod" in str(failure.value)
 
 
-async def test_logs_are_marked_and_cannot_steer_the_terminal(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_log_lines_name_their_component_without_control_characters(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
     add_run(api)
     for name, labels in (
         ("a", {"app.kubernetes.io/component": "trainer"}),
@@ -471,29 +473,29 @@ async def test_logs_are_marked_and_cannot_steer_the_terminal(api: FakeApi, capsy
         api.objects[path] = {"metadata": {"name": name, "labels": {**labels, "clotho.dev/run": "mine"}}}
         api.texts[f"{path}/log"] = b"one\ntwo \x1b[2J"
     assert await logs.logs(options("run", "logs", "mine"), api.workspace) == Exit.OK
-    told = capsys.readouterr().out.splitlines()
-    assert told == ["trainer  one", "trainer  two \ufffd[2J", "echo-1  one", "echo-1  two \ufffd[2J"]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["trainer  one", "trainer  two \ufffd[2J", "echo-1  one", "echo-1  two \ufffd[2J"]
 
 
-async def test_check_says_what_is_missing_and_how_to_get_it(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_check_lists_what_is_missing_and_how_to_get_it(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.objects["/version"] = {"gitVersion": "v1.36.3"}
     assert await check.check(options("check"), api.workspace) == Exit.UNSUCCESSFUL
-    told = capsys.readouterr().out
-    assert "Kubernetes v1.36.3" in told
-    assert "MISSING custom resources: environments" in told
-    assert "MISSING operator: none in namespace clotho-system" in told
-    assert f"kubectl create namespace {NAMESPACE}" in told
-    assert "--from-file=WANDB_API_KEY=FILE" in told
+    printed = capsys.readouterr().out
+    assert "Kubernetes v1.36.3" in printed
+    assert "MISSING custom resources: environments" in printed
+    assert "MISSING operator: none in namespace clotho-system" in printed
+    assert f"kubectl create namespace {NAMESPACE}" in printed
+    assert "--from-file=WANDB_API_KEY=FILE" in printed
 
 
 async def test_check_never_shows_a_key(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.objects["/version"] = {}
     api.objects[f"/api/v1/namespaces/{NAMESPACE}/secrets/wandb"] = {"data": {"WANDB_API_KEY": "c2VjcmV0"}}
     await check.check(options("check", "-o", "json"), api.workspace)
-    told = capsys.readouterr()
-    findings = {each["what"]: each for each in msgspec.json.decode(told.out)}
+    printed = capsys.readouterr()
+    findings = {each["what"]: each for each in msgspec.json.decode(printed.out)}
     assert findings["WANDB_API_KEY"]["state"] == "ok"
-    assert "c2VjcmV0" not in told.out + told.err
+    assert "c2VjcmV0" not in printed.out + printed.err
 
 
 def test_an_old_python_is_missing_something() -> None:
@@ -508,7 +510,7 @@ LOCKED = (
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "told"),
+    ("error", "code", "printed"),
     [
         (Transient("get x", "refused"), Exit.UNREACHABLE, "does not answer"),
         (Unauthorized("get x", "no", 401), Exit.REFUSED, "log in again"),
@@ -521,19 +523,19 @@ LOCKED = (
         (Invalid("create x", "training.steps: locked", 422), Exit.REFUSED, "locked"),
     ],
 )
-def test_refusals_of_the_cluster(error: Any, code: Exit, told: str) -> None:
+def test_refusals_of_the_cluster(error: Any, code: Exit, printed: str) -> None:
     failure = explain(error)
     assert failure.code is code
-    assert told in str(failure)
+    assert printed in str(failure)
 
 
 @pytest.mark.parametrize("content", [b"# Clotho\n\ntext: [", b"kind: Pod", b"text", b"\xb3\xff"])
 def test_a_file_that_is_no_kubeconfig(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "junk").write_bytes(content)
     assert main(["run", "list", "--kubeconfig", str(tmp_path / "junk")]) == Exit.UNREACHABLE
-    told = capsys.readouterr().err
-    assert f"{tmp_path}/junk is not a kubeconfig: " in told
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert f"{tmp_path}/junk is not a kubeconfig: " in printed
+    assert printed.count("\n") == 1
 
 
 async def test_agents_need_what_is_not_on_pypi(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,9 @@ async def test_a_clone_has_the_same_settings_and_no_history(api: FakeApi, capsys
         "environments": [{"name": "echo", "config": {"group_size": 2}}],
         "storage": {"size": "1Gi"},
     }
-    told = capsys.readouterr()
-    assert "storage.claimName is not copied" in told.err
-    assert "next: clotho run watch mine-2" in told.out
+    printed = capsys.readouterr()
+    assert "storage.claimName is not copied" in printed.err
+    assert "next: clotho run watch mine-2" in printed.out
 
 
 async def test_a_clone_that_is_not_valid_is_not_created(api: FakeApi) -> None:
@@ -98,7 +98,7 @@ def test_names_are_numbered(name: str, taken: set[str], expected: str) -> None:
     assert next_name(name, taken) == expected
 
 
-async def test_a_deleted_run_keeps_its_claim_and_says_so(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_deleted_run_keeps_its_claim(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("TrainingRun", "mine", SPEC)
     api.objects[f"{CLAIMS}/{CLAIM}"] = {"metadata": {"name": CLAIM}}
     assert await deletion.delete(options("delete", "mine"), api.workspace) == Exit.OK
@@ -106,7 +106,7 @@ async def test_a_deleted_run_keeps_its_claim_and_says_so(api: FakeApi, capsys: p
     assert f"kubectl delete pvc {CLAIM} -n lab" in capsys.readouterr().out
 
 
-async def test_the_claim_goes_on_request(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_claim_is_deleted_on_request(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("TrainingRun", "mine", SPEC)
     api.objects[f"{CLAIMS}/{CLAIM}"] = {"metadata": {"name": CLAIM}}
     await deletion.delete(options("delete", "mine", "--with-claim", "-o", "json"), api.workspace)

@@ -84,7 +84,7 @@ async def test_files_arrive_whole_and_the_pod_goes(api: FakeApi, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("channels", "told"),
+    ("channels", "message"),
     [
         ([b"\x02no such file", b'\x03{"status": "Failure", "message": "exit code 2"}'], "no such file"),
         ([*sent(tar(adapter=b"x" * 9000))[:3]], "the copy is incomplete"),
@@ -92,30 +92,30 @@ async def test_files_arrive_whole_and_the_pod_goes(api: FakeApi, tmp_path: Path)
         ([*sent(b"nonsense" * 100_000), WELL], "the copy is incomplete"),
     ],
 )
-async def test_a_copy_that_fails_is_said_and_the_pod_goes(
-    api: FakeApi, tmp_path: Path, channels: list[bytes], told: str
+async def test_a_failed_copy_is_an_error_and_its_pod_is_deleted(
+    api: FakeApi, tmp_path: Path, channels: list[bytes], message: str
 ) -> None:
     api.channels = channels
     with pytest.raises(Failure) as failure:
         await download.download(options("--to", str(tmp_path / "weights")), api.workspace)
-    assert told in str(failure.value)
+    assert message in str(failure.value)
     assert copying_pods(api) == []
     assert not (tmp_path / "outside").exists()
 
 
 @pytest.mark.parametrize(
-    ("status", "spec", "told"),
+    ("status", "spec", "message"),
     [
         ({}, {}, "no checkpoint yet"),
         ({"checkpoint": {"step": 1, "path": "/tmp/x"}}, {}, "is not on the claim"),
         ({"checkpoint": {"step": 1, "path": "/var/lib/clotho/1"}}, {"storage": {"ephemeral": True}}, "ephemeral"),
     ],
 )
-async def test_nothing_to_fetch(api: FakeApi, status: dict[str, Any], spec: dict[str, Any], told: str) -> None:
+async def test_nothing_to_fetch(api: FakeApi, status: dict[str, Any], spec: dict[str, Any], message: str) -> None:
     api.add("TrainingRun", "mine", spec, status)
     with pytest.raises(Failure) as failure:
         await download.download(options("--list"), api.workspace)
-    assert told in str(failure.value)
+    assert message in str(failure.value)
 
 
 async def test_without_the_trainers_pod_an_image_is_needed(api: FakeApi, tmp_path: Path) -> None:
@@ -170,9 +170,9 @@ async def test_the_model_is_what_was_exported(api: FakeApi, tmp_path: Path, caps
     checkpoint = {"step": 9, "path": "/var/lib/clotho/checkpoints/9"}
     api.add("TrainingRun", "mine", {"training": {"steps": 9}}, {"export": EXPORT, "checkpoint": checkpoint})
     assert await download.download(options("--list", "-n", "lab"), api.workspace) == Exit.OK
-    told = capsys.readouterr().out
-    assert "model-q8_0.gguf  4.2 MB" in told
-    assert "clotho run download mine --what model -n lab" in told
+    message = capsys.readouterr().out
+    assert "model-q8_0.gguf  4.2 MB" in message
+    assert "clotho run download mine --what model -n lab" in message
     api.channels = [*sent(tar(gguf=b"x" * 1500)), WELL]
     assert await download.download(options("--to", str(tmp_path / "m")), api.workspace) == Exit.OK
     assert any("tar -C /var/lib/clotho/export -cf - ." in request for request in api.requests)

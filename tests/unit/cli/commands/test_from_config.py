@@ -53,7 +53,7 @@ def test_what_is_elsewhere_is_left_there(folder: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("model: [", "is not YAML"),
         ("model: {}", "model.name is missing; training.max_steps or"),
@@ -66,12 +66,12 @@ def test_what_is_elsewhere_is_left_there(folder: Path, capsys: pytest.CaptureFix
         (f"{FILE}---\n{FILE}", "has 2 documents; a config is one"),
     ],
 )
-def test_mistakes_are_one_line(text: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(text: str, expected: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "My Run.yaml").write_text(text)
     assert main(["run", "from-config", str(folder / "My Run.yaml")]) == Exit.USAGE
-    told = capsys.readouterr().err
-    assert said in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert expected in message
+    assert message.count("\n") == 1
 
 
 def test_a_dataset_that_is_too_big_needs_a_claim(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +81,7 @@ def test_a_dataset_that_is_too_big_needs_a_claim(folder: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "expected"),
     [
         ("data/train.jsonl", None, "data.path: there is no file "),
         ("data/train.jsonl", "\n", "train.jsonl is empty"),
@@ -90,13 +90,13 @@ def test_a_dataset_that_is_too_big_needs_a_claim(folder: Path, capsys: pytest.Ca
     ],
 )
 def test_files_that_are_no_use(
-    file: str, content: str | None, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    file: str, content: str | None, expected: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / file).unlink()
     if content is not None:
         (folder / file).write_text(content)
     assert main(["run", "from-config", str(folder / "My Run.yaml")]) == Exit.USAGE
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", ["from scale import *", "from scale import one as score", "score = len"])
@@ -105,10 +105,10 @@ def test_rewards_may_come_from_elsewhere(code: str, folder: Path, capsys: pytest
     assert len(convert(capsys, folder)) == 2
 
 
-def test_what_the_image_must_have_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_image_must_have_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "rewards.py").unlink()
     (folder / "My Run.yaml").write_text(FILE.replace("data/train.jsonl", "/nowhere/train.jsonl"))
     assert main(["run", "from-config", str(folder / "My Run.yaml")]) == Exit.OK
-    told = capsys.readouterr().err
-    assert "no file /nowhere/train.jsonl here; the trainer's image must have it" in told
-    assert "the trainer's image must have the module rewards" in told
+    message = capsys.readouterr().err
+    assert "no file /nowhere/train.jsonl here; the trainer's image must have it" in message
+    assert "the trainer's image must have the module rewards" in message

@@ -52,7 +52,7 @@ def test_the_operator_reads_them(folder: Path) -> None:
             assert isinstance(parse(manifest), Environment)
 
 
-def test_what_is_too_large_for_a_config_map_is_said(folder: Path) -> None:
+def test_files_too_large_for_a_config_map_are_a_problem(folder: Path) -> None:
     (folder / "words.py").write_text("#" + "x" * CONFIG_MAP_LIMIT)
     found = discover([folder])
     manifests = environment_manifests(found, [folder], image="", image_path="", as_config_map=True)
@@ -60,7 +60,7 @@ def test_what_is_too_large_for_a_config_map_is_said(folder: Path) -> None:
     assert "--image" in found.problems[0].what
 
 
-def test_names_are_told_apart(tmp_path: Path) -> None:
+def test_equal_names_are_numbered(tmp_path: Path) -> None:
     for class_name in ("A", "B", "b"):
         (tmp_path / f"{class_name * 2}.py").write_text(f"class {class_name}(BaseEnv): name = 'x'")
     assert [each["metadata"]["name"] for each in made(tmp_path, image="i")] == ["x", "x-b", "x-2"]
@@ -107,12 +107,12 @@ def test_manifests_are_yaml_that_means_the_same(folder: Path, capsys: pytest.Cap
 def test_discovery_as_json_has_the_fields_of_a_listing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "bad.py").write_text("(")
     assert main(["env", "discover", str(folder), "-o", "json"]) == 0
-    told = capsys.readouterr()
-    answer = msgspec.json.decode(told.out)
+    message = capsys.readouterr()
+    answer = msgspec.json.decode(message.out)
     assert answer["count"] == 2
     assert set(answer["environments"][0]) == {"name", "class_name", "file_path", "description", "config_class"}
     assert answer["warnings"][0]["file_path"].endswith("bad.py")
-    assert "warning:" in told.err
+    assert "warning:" in message.err
 
 
 def test_an_image_of_ones_own_can_run_the_files_of_a_config_map(folder: Path) -> None:

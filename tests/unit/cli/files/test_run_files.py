@@ -25,7 +25,7 @@ def refusal(path: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("kind: Pod", "run.yaml contains Pod, but no TrainingRun"),
         (f"{FILES}---\n{ENVIRONMENT}", "run.yaml contains ConfigMap words and Environment sums, but no TrainingRun"),
@@ -43,10 +43,10 @@ def refusal(path: Path, text: str) -> str:
         (f"{RUN}---\nkind: ConfigMap", "run.yaml also contains ConfigMap; create all of it with kubectl"),
     ],
 )
-def test_a_file_that_cannot_be_read(tmp_path: Path, text: str, told: str) -> None:
-    said = refusal(tmp_path / "run.yaml", text)
-    assert told in said
-    assert "\n" not in said
+def test_a_file_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
+    answer_text = refusal(tmp_path / "run.yaml", text)
+    assert message in answer_text
+    assert "\n" not in answer_text
 
 
 def test_config_maps_come_with_the_run(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_standard_input_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(failure.value) == "standard input contains Environment sums, but no TrainingRun"
 
 
-def test_the_place_of_a_mistake_is_told() -> None:
+def test_a_mistake_comes_with_its_line() -> None:
     assert spec_problems("mine", {"model": {"name": "m"}, "training": {"stepz": 80}}) == (
         "spec.training.stepz: no such field; did you mean steps?",
     )

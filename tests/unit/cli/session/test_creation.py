@@ -62,17 +62,17 @@ async def test_a_refused_run_leaves_nothing_behind(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (files("two"), "ConfigMap words exists in namespace lab with other data"),
         (files(namespace="elsewhere"), "ConfigMap words is for another namespace than lab"),
     ],
 )
-async def test_other_config_maps_are_left_alone(api: FakeApi, given: dict[str, Any], told: str) -> None:
+async def test_other_config_maps_are_left_alone(api: FakeApi, given: dict[str, Any], message: str) -> None:
     await api.create(MAPS, files(), dict)
     with pytest.raises(Failure) as failure:
         await create_run(api.workspace, RUN, [given])
-    assert told in str(failure.value)
+    assert message in str(failure.value)
     assert list(api.objects) == [f"{MAPS}/words"]
     assert api.objects[f"{MAPS}/words"]["data"] == {"a": "one"}
 

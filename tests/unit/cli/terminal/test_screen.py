@@ -143,7 +143,7 @@ def test_a_log_gets_a_line_when_something_is_new() -> None:
     ]
 
 
-def test_strangers_do_not_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
     bad = run(1)

@@ -35,7 +35,7 @@ def test_live_view_tells_the_whole_story() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_run_nobody_has_looked_at_yet() -> None:
+def test_a_run_without_status_waits_for_the_operator() -> None:
     lines = view.live_view({"metadata": {"name": "new"}}, [], elapsed=0)
     assert lines[:2] == ["new  Pending  0 s", "Waiting for the operator."]
 
@@ -54,7 +54,7 @@ def test_results_say_where_the_weights_are() -> None:
     assert "checkpoints/step-60 on claim letters-trainer" in text
 
 
-def test_what_nobody_cuts_is_whole() -> None:
+def test_without_a_width_nothing_is_cut() -> None:
     message = "Waiting for a node: " + "0/3 nodes are available. " * 9 + "\nThat is all."
     lines = view.live_view(RUN | {"status": RUN["status"] | {"message": message}}, [], 0, UNLIMITED)
     assert lines[1] == " ".join(message.split())
