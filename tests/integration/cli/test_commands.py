@@ -92,6 +92,39 @@ async def test_refusals_are_one_line_with_a_code(clotho: Clotho, manifest: str) 
     assert "'nowhere' is not one of" in wrong.err
 
 
+async def test_a_stopped_run_is_restarted_on_its_claim_and_deleted_with_it(
+    clotho: Clotho, cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, manifest: str
+) -> None:
+    kubelet.progress = {**kubelet.progress, "checkpoint": {"step": 1, "path": "/var/lib/clotho/checkpoints/1"}}
+    await clotho("run", "start", "-f", manifest)
+    await cluster.until_phase("Running", "first")
+    early = await clotho("run", "restart", "first")
+    assert (early.code, "is Running; only a Failed or Stopped run" in early.err) == (4, True)
+
+    await clotho("run", "stop", "first")
+    assert (await clotho("run", "watch", "first")).code == 1
+    restarted = await clotho("run", "restart", "first")
+    assert restarted.code == 0, restarted.err
+    await cluster.until_phase("Running", "first-2")
+    names = [each["metadata"]["name"] for each in await cluster.all("persistentvolumeclaims")]
+    (claim,) = [name for name in names if name.endswith("-trainer")]
+    pods = await cluster.pods("first-2")
+    assert any(claim in str(pod["spec"]["volumes"]) for pod in pods), "the trainer continues on the old claim"
+
+    compared = await clotho("run", "compare", "first", "first-2")
+    assert ["storage.claimName", "-", claim] in [line.split() for line in compared.out.splitlines()]
+    assert "is kept" not in (await clotho("run", "delete", "first-2")).out, "it is the first run's"
+    deleted = await clotho("run", "delete", "first", "--with-claim", "-o", "json")
+    assert msgspec.json.decode(deleted.out)["claimDeleted"] is True
+    gone = await clotho("run", "status", "first")
+    assert gone.code == 3
+
+
+async def test_a_namespace_that_does_not_exist_is_named(clotho: Clotho) -> None:
+    absent = await Clotho(clotho.kubeconfig, "nowhere")("run", "status", "first")
+    assert (absent.code, "namespace 'nowhere' does not exist" in absent.err) == (3, True)
+
+
 async def test_no_cluster_is_one_line_with_a_code(clotho: Clotho, tmp_path: Path) -> None:
     config = yaml.safe_load(clotho.kubeconfig.read_text())
     for each in config["clusters"]:
@@ -125,7 +158,7 @@ async def test_check_tells_an_administrator_from_a_guest(
     well = await clotho("check", "--operator-namespace", clotho.namespace)
     assert well.code == 0, well.out
     assert "k3y" not in well.out
-    for line in ("ok      custom resources", "ok      operator", "ok      rights", "ok      WANDB_API_KEY"):
+    for line in ("ok      custom resources", "ok      operator", "ok      permissions", "ok      WANDB_API_KEY"):
         assert line in well.out
     assert "-       TINKER_API_KEY: no Secret tinker" in well.out
 
@@ -138,7 +171,7 @@ async def test_check_tells_an_administrator_from_a_guest(
     guest = Clotho(tmp_path / "guest", clotho.namespace)
     poor = await guest("check")
     assert poor.code == 1
-    assert "MISSING rights: not allowed: get trainingruns" in poor.out
+    assert "MISSING permissions: not allowed: get trainingruns" in poor.out
     refused = await guest("run", "list")
     assert (refused.code, "clotho check" in refused.err) == (4, True)
 
