@@ -21,14 +21,13 @@ State = Literal["ok", "missing", "optional", "unknown"]
 OLDEST_PYTHON: Final = (3, 11)
 FRESH_SECONDS: Final = 120  # far more than the lease is renewed, for clocks that differ
 OURS: Final = ("trainingruns", "environments", "inferencetests")
-RIGHTS: Final = (
-    *((GROUP, plural, verb) for plural in OURS for verb in ("get", "list", "create", "patch")),
-    (GROUP, "inferencetests", "delete"),
+PERMISSIONS: Final = (
+    *((GROUP, plural, verb) for plural in OURS for verb in ("get", "list", "create", "patch", "delete")),
     (GROUP, "trainingpolicies", "list"),
     ("", "pods", "list"),
     ("", "pods/log", "get"),
 )
-DOWNLOAD_RIGHTS: Final = (("", "pods", "create"), ("", "pods/exec", "create"), ("", "pods", "delete"))
+DOWNLOAD_PERMISSIONS: Final = (("", "pods", "create"), ("", "pods/exec", "create"), ("", "pods", "delete"))
 INSTALL: Final = "helm install clotho charts/clotho --namespace clotho-system --create-namespace"
 
 
@@ -73,8 +72,8 @@ async def _cluster_findings(options: argparse.Namespace, workspace: Workspace) -
     yield await _kinds(workspace)
     yield await _operator(workspace, options.operator_namespace)
     yield await _namespace(workspace)
-    yield await _rights(workspace, "permissions", RIGHTS, "missing")
-    yield await _rights(workspace, "permissions for run download", DOWNLOAD_RIGHTS, "optional")
+    yield await _permissions(workspace, "permissions", PERMISSIONS, "missing")
+    yield await _permissions(workspace, "permissions for run download", DOWNLOAD_PERMISSIONS, "optional")
     yield await _key(workspace, options.wandb_secret, "WANDB_API_KEY", "for Weights & Biases; runs work without it")
     yield await _key(workspace, options.tinker_secret, "TINKER_API_KEY", "for training.backend tinker only")
 
@@ -132,11 +131,11 @@ async def _namespace(workspace: Workspace) -> Finding:
     return Finding(what="namespace", state="ok", detail=name)
 
 
-async def _rights(
-    workspace: Workspace, what: str, rights: tuple[tuple[str, str, str], ...], otherwise: State
+async def _permissions(
+    workspace: Workspace, what: str, required: tuple[tuple[str, str, str], ...], otherwise: State
 ) -> Finding:
     refused = []
-    for group, resource, verb in rights:
+    for group, resource, verb in required:
         plural, _, subresource = resource.partition("/")
         asked = {"namespace": workspace.namespace, "group": group, "resource": plural, "verb": verb}
         review = {
@@ -153,7 +152,7 @@ async def _rights(
         if not answer.get("status", {}).get("allowed"):
             refused.append(f"{verb} {resource}")
     if not refused:
-        return Finding(what=what, state="ok", detail=f"all {len(rights)} in {workspace.namespace}")
+        return Finding(what=what, state="ok", detail=f"all {len(required)} in {workspace.namespace}")
     fix = f"ask an administrator to bind the ClusterRole edit to you in namespace {workspace.namespace}"
     return Finding(what=what, state=otherwise, detail=f"not allowed: {', '.join(refused)}", fix=fix)
 
