@@ -28,15 +28,15 @@ async def policy_in_force(workspace: Workspace) -> Policy:
 async def find_environment(workspace: Workspace, name: str) -> Environment:
     catalogue = {each["metadata"]["name"]: each for each in await workspace.all("Environment")}
     if name not in catalogue:
-        told = f"there is no environment {name!r} in namespace {workspace.namespace}{nearest(name, catalogue)}"
-        raise RefusedEditError(told, available=sorted(catalogue))
+        message = f"no environment {name!r} in namespace {workspace.namespace}{nearest(name, catalogue)}"
+        raise RefusedEditError(message, available=sorted(catalogue))
     chosen = environment.parse(catalogue[name])
     if not isinstance(chosen, Environment):
         raise RefusedEditError(f"environment {name} cannot be read: {chosen.problem}")
     ready = chosen.status.condition("Ready")
     if ready is None or ready.status != "True":
-        told = chosen.status.message or "the operator has not described it yet"
-        raise RefusedEditError(f"environment {name} is not ready: {told}")
+        reason = chosen.status.message or "not described by the operator yet"
+        raise RefusedEditError(f"environment {name} is not ready: {reason}")
     return chosen
 
 

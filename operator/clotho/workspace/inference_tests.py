@@ -17,7 +17,7 @@ _SIZES: Final = {model.name: model.size for model in DEFAULT_MODELS}
 
 
 class TestOrder(Struct, frozen=True, kw_only=True):
-    """Keys are named by their Secret and never seen here."""
+    """A key is named by its Secret, and never read here."""
 
     environment: str
     config: dict[str, Any]
@@ -56,13 +56,13 @@ Listener = Callable[[Object], Awaitable[None]]
 
 
 async def wait_for_test(workspace: Workspace, name: str, patience_seconds: float, listener: Listener) -> Object:
-    """The test once it is finished; the listener hears of each change. Raises TimeoutError."""
-    heard = ""
+    """The finished test; the listener is called with each change. Raises TimeoutError."""
+    known = ""
     async with asyncio.timeout(patience_seconds):
         while True:
             test = await workspace.get("InferenceTest", name)
-            if test["metadata"]["resourceVersion"] != heard:
-                heard = test["metadata"]["resourceVersion"]
+            if test["metadata"]["resourceVersion"] != known:
+                known = test["metadata"]["resourceVersion"]
                 await listener(test)
             if test.get("status", {}).get("phase") in FINISHED_TEST_PHASES:
                 return test

@@ -30,13 +30,13 @@ class Workspace:
         return f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURALS[kind]}"
 
     def path(self, kind: OurKind, name: str) -> str:
-        """Names come from people and agents: whatever is no name is no part of a path either."""
+        """Names come from people and agents: what is not a valid name never becomes part of a path."""
         if not _NAME.fullmatch(name):
-            raise NotFound(f"get {kind}", f"{PLURALS[kind]} {name!r} not found: that is no name", 404, "NotFound")
+            raise NotFound(f"get {kind}", f"{PLURALS[kind]} {name!r} not found: not a valid name", 404, "NotFound")
         return f"{self.folder(kind)}/{name}"
 
     def core(self, path: str) -> str:
-        """A path among the objects that every cluster has: pods, secrets, ..."""
+        """The path of a built-in object: pods, secrets, ..."""
         return f"/api/v1/namespaces/{self.namespace}/{path}"
 
     async def get(self, kind: OurKind, name: str) -> Object:
@@ -64,7 +64,7 @@ class Workspace:
     async def create(
         self, kind: OurKind, name: str, spec: Object, *, labelled: Mapping[str, Object] = {}, is_dry_run: bool = False
     ) -> Object:
-        """`labelled`: labels and annotations that its author wants on it."""
+        """`labelled`: labels and annotations of the object."""
         metadata = {**labelled, "name": name, "namespace": self.namespace}
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
         params = {"dryRun": "All"} if is_dry_run else {}
@@ -77,16 +77,16 @@ class Workspace:
         await self.client.delete(self.path(kind, name), {}, Object)
 
     async def stop_run(self, name: str) -> Object:
-        """End it for good, after a last checkpoint."""
-        return await self._turn(name, {"stop": True}, "stopped", STOPPABLE_PHASES)
+        """For good, after a final checkpoint."""
+        return await self._set(name, {"stop": True}, "stopped", STOPPABLE_PHASES)
 
     async def suspend_run(self, name: str) -> Object:
-        return await self._turn(name, {"suspend": True}, "suspended", STOPPABLE_PHASES - {"Suspended"})
+        return await self._set(name, {"suspend": True}, "suspended", STOPPABLE_PHASES - {"Suspended"})
 
     async def resume_run(self, name: str) -> Object:
-        return await self._turn(name, {"suspend": False}, "resumed", frozenset({"Suspended"}))
+        return await self._set(name, {"suspend": False}, "resumed", frozenset({"Suspended"}))
 
-    async def _turn(self, name: str, spec: Object, verb: str, phases: frozenset[Phase]) -> Object:
+    async def _set(self, name: str, spec: Object, verb: str, phases: frozenset[Phase]) -> Object:
         run = await self.get("TrainingRun", name)
         phase = run.get("status", {}).get("phase", "Pending")
         if phase not in phases:

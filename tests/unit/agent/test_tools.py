@@ -335,7 +335,7 @@ async def test_an_unknown_run_is_an_answer(api: FakeApi, tools: Toolbox, tool: s
 @pytest.mark.parametrize("name", ["", "..", "../environments/echo", "a/status", "a?dryRun=All", "A b", "a" * 300])
 async def test_what_is_no_name_reaches_no_path(api: FakeApi, tools: Toolbox, name: str) -> None:
     for tool in (tools.check_status, tools.stop_training, tools.results):
-        assert "that is no name" in (await tool(name))["error"]
+        assert "not a valid name" in (await tool(name))["error"]
     assert all(request == f"list {api.workspace.folder('TrainingRun')}" for request in api.requests)
 
 
