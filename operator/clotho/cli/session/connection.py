@@ -31,7 +31,7 @@ async def _connected(command: Command, options: argparse.Namespace) -> int:
     except CredentialsError as error:
         raise Failure(str(error), Exit.UNREACHABLE) from error
     except ApiError as error:
-        raise explain(error) from error
+        raise explain(error, options.namespace) from error
 
 
 def _credentials(options: argparse.Namespace) -> Credentials:
@@ -53,7 +53,9 @@ class NotInstalled(Failure):
         )
 
 
-def explain(error: ApiError) -> Failure:
+def explain(error: ApiError, namespace: str = "") -> Failure:
+    """`namespace`: the one that the user named, for the suggested commands."""
+    where = f" -n {namespace}" if namespace else ""
     match error:
         case Transient():
             return Failure(f"the cluster does not answer: {error.message}", Exit.UNREACHABLE)
@@ -63,9 +65,9 @@ def explain(error: ApiError) -> Failure:
             )
         case Forbidden() if _BY_POLICY in error.message:
             reason = error.message.partition("denied request: ")[2] or error.message
-            return Failure(f"{reason}; `clotho policy explain` shows what is locked and limited", Exit.REFUSED)
+            return Failure(f"{reason}; `clotho policy explain{where}` shows what is locked and limited", Exit.REFUSED)
         case Forbidden():
-            return Failure(f"{error.message}; `clotho check` lists the missing permissions", Exit.REFUSED)
+            return Failure(f"{error.message}; `clotho check{where}` lists the missing permissions", Exit.REFUSED)
         case NotFound() if "requested resource" in error.message or "page not found" in error.message:
             return NotInstalled()
         case NotFound():
