@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
         return ["-h", "--help", *(option for action in self.taken for option in action.option_strings)]
 
     def values_after(self, option: str) -> list[str] | None:
-        """The values that an option takes; None for what is no option, or one without a value."""
+        """The values of an option, empty where any is allowed; None for another word, or an option without a value."""
         for action in self.taken:
             if option in action.option_strings and action.nargs != 0:
                 return list(action.type.values) if isinstance(action.type, OneOf) else []

@@ -68,7 +68,7 @@ def checkpoint_source(run: Object) -> Source:
 
 
 def _show_place(options: argparse.Namespace, run: Object, source: Source) -> None:
-    files = view.exported_files(run) if source == model_source(run) and not source.without else []
+    files = view.exported_files(run) if options.what == "model" and not source.without else []
     data = {"run": source.run, "claim": source.claim, "path": source.path, "files": files}
     fetch = hint(options, "run", "download", source.run, "--what", options.what)
     output.show(

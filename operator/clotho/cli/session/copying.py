@@ -153,7 +153,7 @@ async def _copy(workspace: Workspace, pod: str, source: Source, target: Path) ->
     try:
         return await unpacking
     except (tarfile.TarError, OSError) as error:
-        raise Failure(f"the copy is incomplete: {error}") from error
+        raise Failure(f"the copy is incomplete; delete {target} and try again: {error}") from error
 
 
 def _check_ending(data: bytes, complaints: bytes) -> None:

@@ -39,5 +39,5 @@ def refuse(problems: Iterable[str], refusals: Iterable[RefusedEditError]) -> Non
     if not lines:
         return
     fields = next((each.details["available_fields"] for each in refused if "available_fields" in each.details), None)
-    text = lines[0] if len(lines) == 1 else "".join(f"\n  {line}" for line in lines).join(("several problems:", ""))
+    text = lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} problems:", *lines])
     raise Failure(text + (listed("fields", fields) if fields else ""), Exit.REFUSED if refused else Exit.USAGE)

@@ -87,9 +87,9 @@ async def test_files_arrive_whole_and_the_pod_goes(api: FakeApi, tmp_path: Path)
     ("channels", "message"),
     [
         ([b"\x02no such file", b'\x03{"status": "Failure", "message": "exit code 2"}'], "no such file"),
-        ([*sent(tar(adapter=b"x" * 9000))[:3]], "the copy is incomplete"),
+        ([*sent(tar(adapter=b"x" * 9000))[:3]], "the copy is incomplete; delete "),
         ([*sent(tar(**{"..__outside": b"x"})), WELL], "outside"),
-        ([*sent(b"nonsense" * 100_000), WELL], "the copy is incomplete"),
+        ([*sent(b"nonsense" * 100_000), WELL], "the copy is incomplete; delete "),
     ],
 )
 async def test_a_failed_copy_is_an_error_and_its_pod_is_deleted(
