@@ -6,6 +6,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,3 +146,11 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == Exit.UNSUCCESSFUL
     assert done.stderr == "clotho env discover: cannot write the output: No space left on device\n"
+
+
+def test_every_installed_program_exists() -> None:
+    scripts = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert {"clotho", "kubectl-clotho", "kubectl_complete-clotho"} <= scripts.keys()
+    for place in scripts.values():
+        module, _, function = place.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
