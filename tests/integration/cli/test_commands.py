@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from clotho_dev.cluster.control_plane import ControlPlane
 from clotho_dev.cluster.kubectl import Kubectl
 from rig.cluster_access import Body, ClusterAccess, eventually, run_manifest
 from rig.commands import Clotho
+from rig.fake_api import described
 from rig.fake_kubelet import FakeKubelet
 from rig.operator_process import OperatorProcess
 
@@ -123,6 +125,30 @@ async def test_a_stopped_run_is_restarted_on_its_claim_and_deleted_with_it(
 async def test_a_namespace_that_does_not_exist_is_named(clotho: Clotho) -> None:
     absent = await Clotho(clotho.kubeconfig, "nowhere")("run", "status", "first")
     assert (absent.code, "namespace 'nowhere' does not exist" in absent.err) == (3, True)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+async def test_a_test_that_is_ended_by_a_signal_leaves_nothing_behind(
+    clotho: Clotho, cluster: ClusterAccess, number: signal.Signals, code: int
+) -> None:
+    """No operator runs here: the environment is described by hand, and the test would wait for ever."""
+    environment = {"apiVersion": "clotho.dev/v1alpha1", "kind": "Environment", "metadata": {"name": "echo"}}
+    body = {**environment, "spec": {"entry": "echo.py"}}
+    await cluster.client.create(cluster.folder("environments"), body, Body)
+    await cluster.patch("environments", "echo", {"status": described(observedGeneration=1)}, "/status")
+    process = await asyncio.create_subprocess_exec(
+        *clotho.argv("test", "echo"), env=clotho.environment(), stderr=asyncio.subprocess.PIPE
+    )
+
+    async def tests() -> tuple[bool, list[Body]]:
+        found = await cluster.all("inferencetests")
+        return bool(found), found
+
+    await eventually("created", tests)
+    process.send_signal(number)
+    _, err = await process.communicate()
+    assert process.returncode == code, err
+    assert await cluster.all("inferencetests") == []
 
 
 async def test_no_cluster_is_one_line_with_a_code(clotho: Clotho, tmp_path: Path) -> None:

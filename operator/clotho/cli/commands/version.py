@@ -1,4 +1,4 @@
-"""`--version`: of what is installed, whatever folder it was started from."""
+"""`--version`: of the installed package."""
 
 import argparse
 from importlib.metadata import version
