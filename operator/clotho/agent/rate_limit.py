@@ -44,7 +44,8 @@ async def record_check(workspace: Workspace, name: str, interval_seconds: int, n
 
     Of two agents that check at once, one wins: the write is valid only for the version that was read.
     """
-    for attempt in range(ATTEMPTS):
+    attempt = 0
+    while True:
         run = await workspace.get("TrainingRun", name)
         left = seconds_left(run, interval_seconds, now)
         if left or interval_seconds <= 0:
@@ -55,9 +56,8 @@ async def record_check(workspace: Workspace, name: str, interval_seconds: int, n
         }
         try:
             await workspace.change("TrainingRun", name, {"metadata": metadata})
+            return run, 0
         except Conflict:  # its status changed in between, or another agent checked
-            if attempt == ATTEMPTS - 1:
+            attempt += 1
+            if attempt == ATTEMPTS:
                 raise
-            continue
-        return run, 0
-    raise AssertionError("unreachable")
