@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
@@ -56,10 +57,19 @@ async def test_json_is_one_object_a_line(api: FakeApi, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "query"),
     [
-        (["-f"], "container=main follow=true"),
-        (["--since", "15m", "--tail", "3"], "container=main sinceSeconds=900 tailLines=3"),
+        (["-f"], {"container": "main", "follow": "true"}),
+        (["--since", "15m", "--tail", "3"], {"container": "main", "sinceSeconds": "900", "tailLines": "3"}),
     ],
 )
-async def test_options_reach_the_api_server(api: FakeApi, words: list[str], query: str) -> None:
+async def test_options_reach_the_api_server(
+    api: FakeApi, words: list[str], query: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries, stream = [], api.stream
+
+    def note(path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
+        queries.append(params)
+        return stream(path, params)
+
+    monkeypatch.setattr(api, "stream", note)
     await logs.logs(options(*words), api.workspace)
-    assert f"stream {POD}/log {query}" in api.requests
+    assert queries == [query]
