@@ -30,6 +30,10 @@ class PodWatch:
         self._process.wait()
         self._reader.join()
 
+    def wait(self) -> None:
+        """Until kubectl ends by itself."""
+        self._process.wait()
+
     def _read(self) -> None:
         for line in self._process.stdout or []:
             self._text += line
