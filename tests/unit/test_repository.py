@@ -63,6 +63,16 @@ def test_decisions_are_numbered_and_have_a_status() -> None:
         assert re.match(r"Status: (proposed|accepted|replaced by \d+), \w+ \d{4}$", status), path.name
 
 
+def test_links_of_the_documentation_lead_somewhere() -> None:
+    broken = [
+        f"{name}: {target}"
+        for name in tracked("*.md")
+        for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", (REPOSITORY / name).read_text())
+        if not ((REPOSITORY / name).parent / target).exists()
+    ]
+    assert broken == []
+
+
 def test_help_lists_every_target() -> None:
     """A target that `make` does not print is one that only its author uses."""
     texts = [path.read_text() for path in (REPOSITORY / "Makefile", *(REPOSITORY / "make").glob("*.mk"))]
