@@ -1,6 +1,6 @@
-"""The TrainingPolicies' word at admission: a ValidatingAdmissionPolicy, generated from the lockable fields.
+"""TrainingPolicies at admission: a ValidatingAdmissionPolicy, generated from the lockable fields.
 
-It says what policy.py says, for each TrainingPolicy of the run's namespace. The API server shows only the first of
+It reports what policy.py reports, per TrainingPolicy of the run's namespace. The API server shows only the first of
 several validations that fail, so there is one, with all problems in its message.
 """
 
@@ -17,7 +17,7 @@ Manifest = dict[str, Any]
 NAME: Final = "clotho"
 _BY: Final = "TrainingPolicy %s"
 
-# On a change, what was so before the change is not held against it: that is told by the same words being there.
+# A change is judged by what it adds: a problem with the same words in the old object is not reported.
 _SPECS: Final = "oldObject == null ? [object.spec] : [object.spec, oldObject.spec]"
 _PROBLEMS: Final = "variables.found[0].filter(p, variables.found.size() == 1 || !(p in variables.found[1]))"
 

@@ -1,4 +1,4 @@
-"""The kinds of clotho.dev, as the API server is told about them: names, columns, rules."""
+"""The kinds of clotho.dev as CRDs define them: names, columns, rules."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -51,15 +51,14 @@ TRAINING_RUN: Final = Definition(
     columns=(
         _column("Phase", "string", ".status.phase"),
         _READY,
-        _column("Step", "integer", ".status.progress.step"),
-        _column("Progress", "integer", ".status.progress.percent", description="Steps done, in percent."),
+        _column("Step", "string", ".status.progress.steps", description="Steps done and asked for."),
         _column("Reward", "number", ".status.progress.rewardMean", description="Mean reward of the last batch."),
         _column("Restarts", "integer", ".status.restarts"),
         _AGE,
-        _column("Steps", "integer", ".spec.training.steps", priority=1),
+        _column("Message", "string", ".status.message"),
+        _column("Progress", "integer", ".status.progress.percent", priority=1, description="Steps done, in percent."),
         _column("Model", "string", ".spec.model.name", priority=1),
         _column("GPUs", "integer", ".spec.trainer.gpus", priority=1),
-        _MESSAGE,
     ),
     rules=rules.RULES,
     fresh={"observedGeneration": -1, "phase": "Pending"},
@@ -114,7 +113,7 @@ TRAINING_POLICY: Final = Definition(
         _column("GPUs", "integer", ".spec.limits.gpus"),
         _column("Replicas", "integer", ".spec.limits.replicas"),
         _column("Steps", "integer", ".spec.limits.steps"),
-        _column("Active", "integer", ".spec.limits.activeRuns", description="Runs at work at the same time."),
+        _column("Active", "integer", ".spec.limits.activeRuns", description="Most active runs."),
         _AGE,
     ),
     rules={},

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 
 class Metadata(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Decoded from the API server's JSON as it is; fields that nobody reads are skipped."""
+    """Decoded from the API server's JSON as it is; unused fields are skipped."""
 
     name: str
     namespace: str = ""

@@ -90,7 +90,7 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         ),
         Rule(
             rule="!has(self.inline) || has(self.inline.tools) || self.training.worldModel.coefficient == 0.0",
-            message="training.worldModel needs inline.tools: without them nobody but the policy writes tokens",
+            message="training.worldModel needs inline.tools: without tools only the policy writes tokens",
             field="training",
         ),
         Rule(

@@ -13,7 +13,7 @@ def schema_of(kind: type) -> Schema:
 
 
 def without_defaults(schema: Schema) -> Schema:
-    """For a status: the API server must not fill in what nobody has observed."""
+    """For a status: the API server must not fill in what was not observed."""
     kept = {key: value for key, value in schema.items() if key != "default"}
     if "items" in kept:
         kept["items"] = without_defaults(kept["items"])

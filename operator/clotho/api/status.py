@@ -16,11 +16,13 @@ ConditionType = Literal[
     "Ready",
     "Reconciling",
     "Stalled",
+    "Finished",
     "Succeeded",
+    "Failed",
     "Exported",
 ]
 Truth = Literal["True", "False", "Unknown"]
-PodState = Literal["Waiting", "Starting", "Ready", "Stopping", "Succeeded", "Failed", "Missing"]
+PodState = Literal["Waiting", "Starting", "Ready", "Stopping", "Succeeded", "Failed", "Missing", "Completed", "Stopped"]
 
 
 class StatusPart(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -48,6 +50,7 @@ class RunProgress(StatusPart, frozen=True):
     step: Annotated[int, Meta(description="Optimiser steps done.")]
     total_steps: Annotated[int, Meta(description="Optimiser steps asked for.")]
     percent: Annotated[int, Meta(description="Steps done, in percent.")]
+    steps: Annotated[str, Meta(description="Steps done and asked for, as 59/80.")] = ""
     reward_mean: Annotated[float | None, Meta(description="Mean reward of the last batch.")] = None
     loss: Annotated[float | None, Meta(description="Loss of the last step.")] = None
     percent_correct: Annotated[float | None, Meta(description="Share of right answers, where environments say.")] = None
@@ -73,10 +76,16 @@ class Retry(StatusPart, frozen=True):
 
 
 class ComponentStatus(StatusPart, frozen=True):
-    """One part of the run."""
+    """One component of the run."""
 
     name: Annotated[str, Meta(description="api-server, trainer, or the name of the environment.")]
-    state: Annotated[PodState, Meta(description="The state of the pod; of several, the one furthest from ready.")]
+    state: Annotated[
+        PodState,
+        Meta(
+            description="The state of the pod; of several, the one furthest from ready. Completed or Stopped when the "
+            "run is finished and its pods are gone."
+        ),
+    ]
     replicas: Annotated[int, Meta(description="Pods wanted.")] = 1
     ready: Annotated[int, Meta(description="Pods ready.")] = 0
     pod: Annotated[str, Meta(description="Name of the pod; for environments, of the first.")] = ""
@@ -90,7 +99,7 @@ class ComponentStatus(StatusPart, frozen=True):
 
 
 class Components(StatusPart, frozen=True):
-    """The parts of the run."""
+    """The components of the run."""
 
     api_server: ComponentStatus | None = None
     trainer: ComponentStatus | None = None
@@ -128,7 +137,7 @@ class ExportStatus(StatusPart, frozen=True):
 
 
 class StallStatus(StatusPart, frozen=True):
-    """A standstill that was noticed; cleared by the next step."""
+    """A stall that was detected; cleared by the next step."""
 
     cause: Annotated[str, Meta(description="EnvironmentsNotProducing, InferenceNotAnswering, TrainerHung, ...")]
     since: Annotated[datetime, Meta(description="When the run last moved.")]
@@ -157,7 +166,7 @@ class LimitsInForce(StatusPart, frozen=True):
     gpus: Annotated[int | None, Meta(description="Most GPUs of the trainer.")] = None
     replicas: Annotated[int | None, Meta(description="Most pods of all environments together.")] = None
     steps: Annotated[int | None, Meta(description="Most training steps.")] = None
-    active_runs: Annotated[int | None, Meta(description="Runs of the namespace at work at the same time.")] = None
+    active_runs: Annotated[int | None, Meta(description="Most active runs of the namespace.")] = None
     images: Annotated[tuple[tuple[str, ...], ...], Meta(description="Allowed images: one of each list.")] = ()
     models: Annotated[tuple[tuple[str, ...], ...], Meta(description="Allowed models: one of each list.")] = ()
 
@@ -207,7 +216,7 @@ class TrainingRunStatus(StatusPart, frozen=True):
         tuple[ResolvedEnvironment, ...], Meta(description="The Environments that the run uses, as it started.")
     ] = ()
     policy: PolicyInForce | None = None
-    queued_since: Annotated[datetime | None, Meta(description="Waiting for its turn since then.")] = None
+    queued_since: Annotated[datetime | None, Meta(description="Queued since then.")] = None
     attempt: Annotated[int, Meta(description="How many trainer pods the run has had.")] = 0
     restarts: Annotated[int, Meta(description="Restarts of all components.")] = 0
     checkpoint: Annotated[CheckpointInfo | None, Meta(description="The newest complete checkpoint.")] = None

@@ -29,7 +29,7 @@ class Limits(Settings, frozen=True):
     steps: Annotated[PositiveInt | None, Meta(description="Most training steps of a run.")] = None
     active_runs: Annotated[
         Count | None,
-        Meta(description="Runs of the namespace that are at work at the same time; later ones wait for their turn."),
+        Meta(description="Most active runs of the namespace; later ones are queued."),
     ] = None
     images: Annotated[
         Annotated[tuple[Glob, ...], Meta(max_length=64)] | None,

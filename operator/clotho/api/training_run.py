@@ -96,7 +96,7 @@ class EnvironmentSpec(EnvironmentSource, frozen=True, kw_only=True):
         ObjectName,
         Meta(
             description="An Environment of this namespace: it gives image, entry, files, secrets, settings and pod "
-            "template, as they are when the run starts. What is said here wins."
+            "template, as they are when the run starts. Fields set here override it."
         ),
     ] = ""
     secret_name: SecretVariables = ""
@@ -185,7 +185,7 @@ class Tracking(Settings, frozen=True):
 
 
 class Restarts(Settings, frozen=True):
-    """How failures are answered. Evictions, preemptions and lost nodes do not count."""
+    """How failures are handled. Evictions, preemptions and lost nodes do not count."""
 
     limit: Annotated[
         int, Meta(ge=0, le=1000, description="Restarts of each component after failures of its own, in all.")
@@ -196,7 +196,7 @@ class Restarts(Settings, frozen=True):
 
 
 class Stall(Settings, frozen=True):
-    """What counts as a standstill: pods are alive but no step is made."""
+    """When a run counts as stalled: pods are alive but no step is made."""
 
     after_seconds: Annotated[PositiveInt, Meta(le=31_536_000, description="Seconds without a step.")] = 1800
     action: Annotated[
@@ -234,7 +234,7 @@ class TrainingRunSpec(Settings, frozen=True):
         Meta(description="What is made of the weights once the run is complete. Can be set or changed at any time."),
     ] = None
     suspend: Annotated[
-        bool, Meta(description="Stop all pods, keep the checkpoint, and go on from it once this is false again.")
+        bool, Meta(description="Stop all pods, keep the checkpoint, and resume from it once this is false again.")
     ] = False
     stop: Annotated[bool, Meta(description="End the run for good after a last checkpoint.")] = False
     deadline_seconds: Annotated[

@@ -25,7 +25,7 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
     if spec.inline is not None:
         yield from _inline_problems(spec.inline)
         if spec.inline.tools is None and spec.training.world_model.coefficient:
-            yield "training.worldModel needs inline.tools: without them nobody but the policy writes tokens"
+            yield "training.worldModel needs inline.tools: without tools only the policy writes tokens"
     if spec.training.backend == "tinker" and not spec.trainer.tinker_secret_name:
         yield "trainer.tinkerSecretName is needed by training.backend tinker: the Secret with TINKER_API_KEY"
     quantization = spec.model.quantization

@@ -1,4 +1,4 @@
-"""A run in the making: an environment of the catalogue and what was said so far, checked with every word."""
+"""A draft of a run: an environment of the catalogue and the settings so far, checked with every edit."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -14,7 +14,7 @@ from clotho.api.training_run import EnvironmentSpec, TrainingRunSpec
 from clotho.authoring import config_fields
 from clotho.authoring.nearest import nearest
 from clotho.authoring.run_decided import ATROPOS_ENTRY, DECIDED_BY, DEFAULT_FROM
-from clotho.authoring.run_fields import run_fields, said_at, with_value
+from clotho.authoring.run_fields import run_fields, value_in, with_value
 from clotho_contract.description import ConfigField
 
 PLACE_NAME_LIMIT: Final = 40  # of an environment within a run
@@ -42,7 +42,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     field: ConfigField
     value: Any
     is_locked: bool
-    decided_by: str = ""  # the setting of the run that does, for fields that nobody sets
+    decided_by: str = ""  # the setting of the run that does, for fields that cannot be set
 
 
 class Draft(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
     def locked(self) -> dict[str, Any]:
         """What the administrator has decided, by field."""
-        of_run = {name: said_at(self.policy.locked, name) for name in run_fields()}
+        of_run = {name: value_in(self.policy.locked, name) for name in run_fields()}
         of_environments: dict[str, Any] = self.policy.locked.get(ENVIRONMENT_CONFIG, {})
         return {**of_environments, **{name: value for name, value in of_run.items() if value is not None}}
 
@@ -74,22 +74,22 @@ class Draft(Struct, frozen=True, kw_only=True):
             yield Setting(field=ConfigField(name=name), value=locked[name], is_locked=True)
 
     def value(self, wanted: ConfigField) -> Any:
-        """Decided by the run, locked, said, or else the default."""
+        """Decided by the run, locked, set, or else the default."""
         name, locked = wanted.name, self.locked()
         if wanted.fixed:
             return self._written_by_run().get(name, wanted.default)
         if name in locked:
             return locked[name]
         if name == REPLICAS.name:
-            said = self.replicas
+            given = self.replicas
         elif name in run_fields():
-            said = said_at(self.spec, name)
+            given = value_in(self.spec, name)
         else:
-            said = {**self._defaults_of_run(), **self.environment.spec.config, **self.config}.get(name)
-        return wanted.default if said is None else said
+            given = {**self._defaults_of_run(), **self.environment.spec.config, **self.config}.get(name)
+        return wanted.default if given is None else given
 
     def _written_by_run(self) -> dict[str, Any]:
-        """What nobody sets, and what it will be; None where it is known only once the run is there."""
+        """What cannot be set, and what it will be; None where it is known only once the run exists."""
         place = EnvironmentSpec(name=self._place_name())
         of_place = {
             "environments[].name": place.name,
@@ -112,11 +112,11 @@ class Draft(Struct, frozen=True, kw_only=True):
         """A copy that says so; cross-field problems are left to `problems`, so that edits can come in any order."""
         known, locked = self.fields(), self.locked()
         if name in known and known[name].fixed:
-            told = f"{name}: {config_fields.why_fixed(known[name], self._written_by_run())}"
-            raise RefusedEditError(told, locked_value=self.value(known[name]))
+            reason = f"{name}: {config_fields.why_fixed(known[name], self._written_by_run())}"
+            raise RefusedEditError(reason, locked_value=self.value(known[name]))
         if name in locked:
-            told = f"{name} is locked to {shown(locked[name])} by {self.policy.title}"
-            raise RefusedEditError(told, locked_value=locked[name])
+            reason = f"{name} is locked to {shown(locked[name])} by {self.policy.title}"
+            raise RefusedEditError(reason, locked_value=locked[name])
         if name not in known and not (self.environment.status.omitted_fields and "." not in name):
             settable = [each for each, field in known.items() if not field.fixed and each not in locked]
             raise RefusedEditError(f"there is no field {name}{nearest(name, settable)}", available_fields=settable)
@@ -179,7 +179,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 def _is_missing(field: ConfigField, spec: Mapping[str, Any]) -> bool:
-    return field.required and said_at(spec, field.name) in (None, "")
+    return field.required and value_in(spec, field.name) in (None, "")
 
 
 def _as_meant(wanted: ConfigField, value: Any) -> Any:

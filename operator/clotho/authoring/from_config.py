@@ -15,7 +15,7 @@ from clotho_contract.inline import Inline
 
 Document = dict[str, Any]
 DEFAULT_GROUP_SIZE: Final = next(field.default for field in fields(Inline) if field.name == "group_size")
-CHECKPOINT_STEPS: Final = 50  # what such trainers do when nothing is said
+CHECKPOINT_STEPS: Final = 50  # the default of such trainers
 UNBOUNDED_STEPS: Final = 1_000_000  # where passes over the data end the run
 
 # Section and field there -> field of the spec. Nested fields are written with dots.
@@ -234,12 +234,12 @@ def _typed(spec: Document, origins: Mapping[str, str]) -> Document:
         typed = msgspec.convert(spec, TrainingRunSpec, strict=False)
     except msgspec.ValidationError as error:
         mistake = spell_out(error, spec, TrainingRunSpec)
-        raise ConfigFileError([f"{origins.get(mistake.path, mistake.path)}: {mistake.told}"]) from error
+        raise ConfigFileError([f"{origins.get(mistake.path, mistake.path)}: {mistake.problem}"]) from error
     return _only_given(msgspec.to_builtins(typed), spec)
 
 
 def _only_given(typed: Document, given: Document) -> Document:
-    """Defaults stay out: the manifest says what the file said."""
+    """Defaults stay out: the manifest holds what the file holds."""
     return {
         name: _only_given(typed[name], value) if isinstance(value, dict) else typed[name]
         for name, value in given.items()

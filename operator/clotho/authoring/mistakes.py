@@ -1,4 +1,4 @@
-"""The first mistake in a spec in people's words: where it is, what may stand there, and what does."""
+"""The first mistake in a spec in plain words: where it is, what may stand there, and what does."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ _TYPES: Final[Mapping[str, str]] = {
 
 class Mistake(Struct, frozen=True):
     path: str  # `training.steps`; empty for the spec itself
-    told: str
+    problem: str
 
 
 def spell_out(error: msgspec.ValidationError, spec: Mapping[str, Any], kind: type) -> Mistake:
@@ -35,15 +35,15 @@ def spell_out(error: msgspec.ValidationError, spec: Mapping[str, Any], kind: typ
     schema, value = _at(schema_of(kind), spec, path)
     if field := _FIELD.fullmatch(what):
         hint = nearest(field[2], schema.get("properties", ()), 1)
-        told = "it is missing" if "missing" in field[1] else f"no such field{hint}"
-        return Mistake(f"{path}.{field[2]}".lstrip("."), told)
+        problem = "it is missing" if "missing" in field[1] else f"no such field{hint}"
+        return Mistake(f"{path}.{field[2]}".lstrip("."), problem)
     if what.startswith(("Expected", "Invalid enum")) and schema:
         return Mistake(path, f"must be {_allowed(schema, value)}, not {_show(value)}")
     return Mistake(path, f"{what[:1].lower()}{what[1:]}" if what.startswith("Expected") else what)
 
 
 def _at(schema: Schema, value: Any, path: str) -> tuple[Schema, Any]:
-    """What is asked for and what is there; an empty schema within what is nobody's but the author's."""
+    """What is asked for and what is there; an empty schema inside free-form objects."""
     for part in _PART.findall(path):
         if part.isdecimal() and isinstance(value, list):
             schema, value = schema.get("items", {}), value[int(part)]
@@ -60,7 +60,7 @@ def _allowed(schema: Schema, value: Any) -> str:
 
 
 def _limits(schema: Schema, value: Any) -> Iterator[str]:
-    """Upper limits are far away: they are told to those who are beyond them."""
+    """Upper limits are far away: they are named only to who exceeds them."""
     unit = {"string": " characters", "array": " entries"}.get(schema["type"], "")
     noun = {"string": "Length", "array": "Items"}.get(schema["type"], "imum")
     lowest, highest = schema.get(f"min{noun}"), schema.get(f"max{noun}")

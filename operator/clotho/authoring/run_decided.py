@@ -16,6 +16,6 @@ DECIDED_BY: Final[Mapping[str, str]] = {
     "min_batch_allocation": "environments[].minBatchAllocation",
     "rollout_server_url": "the address of its API server",  # known once it is there
 }
-"""Nobody sets these: the setting of the run that does."""
+"""These cannot be set: the setting of the run that decides them."""
 DEFAULT_FROM: Final[Mapping[str, str]] = {"max_token_length": "training.maxTokens"}
 """What a config leaves out comes from there, not from the environment's own default."""

@@ -55,14 +55,14 @@ def _field(path: str, schema: Schema, *, is_required: bool) -> ConfigField:
     )
 
 
-def said_at(spec: Mapping[str, Any], path: str) -> Any:
-    """What a spec says at a path; None when it says nothing."""
+def value_in(spec: Mapping[str, Any], path: str) -> Any:
+    """The value at a path of a spec; None when there is none."""
     value = value_at(spec, tuple(path.split(".")))
     return None if value is UNSET else value
 
 
 def with_value(spec: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """A copy that says something else at that path."""
+    """A copy with another value at that path."""
     first, _, rest = path.partition(".")
     inner = spec.get(first)
     changed = with_value(inner if isinstance(inner, Mapping) else {}, rest, value) if rest else value

@@ -16,7 +16,7 @@ from clotho.cluster.http_get import ProbeFailed, http_get
 from clotho.cluster.store import Store
 from clotho.plan.model import Probe, Probes, QueueStatus
 from clotho.plan.pods import Pod
-from clotho.plan.run.progress import told_time
+from clotho.plan.run.progress import reported_step_time
 from clotho_contract import progress
 from clotho_contract.api_protocol import ApiStatus
 from clotho_contract.exports import ExportProgress
@@ -65,7 +65,7 @@ def is_suspicious(run: TrainingRun, known: Probes, now: datetime) -> bool:
         return True
     if known.trainer is None or known.trainer.answer is None:
         return known.trainer is not None
-    moved = told_time(known.trainer.answer) or run.status.running_time
+    moved = reported_step_time(known.trainer.answer) or run.status.running_time
     return moved is not None and now - moved > timedelta(seconds=run.spec.stall.after_seconds / 2)
 
 

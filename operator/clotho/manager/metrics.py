@@ -11,7 +11,7 @@ from clotho.api.metadata import Metadata
 from clotho.api.phases import PHASES, RESTING_PHASES
 from clotho.api.status import ComponentStatus, TrainingRunStatus
 from clotho.api.training_run import TrainingRun, UnreadableRun
-from clotho.plan.run.progress import told_time
+from clotho.plan.run.progress import reported_step_time
 from clotho_contract.progress import Progress
 
 RUN_LABELS = ("namespace", "run")
@@ -81,7 +81,7 @@ def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) 
     progress = answer or status.progress
     if progress is None:
         return counts
-    told = told_time(progress) if isinstance(progress, Progress) else progress.last_step_time
+    told = reported_step_time(progress) if isinstance(progress, Progress) else progress.last_step_time
     moved = told or status.running_time
     values: dict[str, float | None] = {
         "clotho_run_step": progress.step,

@@ -69,8 +69,8 @@ def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminat
         return Failure(pod=pod, reason="EndedEarly", explanation=explanation, exit_code=0)
     if words is None:
         code = f"exit code {state.exit_code}" + (f", signal {state.signal}" if state.signal else "")
-        said = f": {_clip(state.message)}" if state.message else ""
-        explanation = f"{title}{where} failed ({code}){said}"
+        detail = f": {_clip(state.message)}" if state.message else ""
+        explanation = f"{title}{where} failed ({code}){detail}"
         return Failure(pod=pod, reason="Error", explanation=explanation, exit_code=state.exit_code)
     return Failure(
         pod=pod,

@@ -134,8 +134,8 @@ def _result(before: ModelResult, pod: Pod) -> ModelResult:
     is_good = words is not None and words.reason == "Finished" and words.trial is not None
     error = ""
     if not is_good:
-        said = words.message if words is not None else classify(_title(before.name), pod).explanation
-        error = "\n".join(filter(None, (sentence(said), trial.output)))[:ERROR_LIMIT]
+        problem = words.message if words is not None else classify(_title(before.name), pod).explanation
+        error = "\n".join(filter(None, (sentence(problem), trial.output)))[:ERROR_LIMIT]
     return msgspec.structs.replace(
         before,
         phase="Completed" if is_good else "Failed",
@@ -199,7 +199,7 @@ def _subject(test: InferenceTest, environment: AnyEnvironment | None) -> testing
             config=spec.config | {"group_size": spec.group_size},
         )
     if not isinstance(environment, Environment):
-        state = environment.problem if environment is not None else "there is no such Environment"
+        state = environment.problem if environment is not None else "the Environment does not exist"
         return _Ruling(waiting=f"Waiting for environment {spec.environment_name}: {state}.")
     if not environment.is_described:
         if problem := environment.stall_message:

@@ -1,4 +1,4 @@
-"""The seam between deciding and doing: what `plan` is told, and what it answers.
+"""The seam between deciding and doing: what the planners get, and what they return.
 
 `cluster/` fills `Observed` from its caches and probes, calls `plan`, carries out the actions in order, replaces the
 status (when there is one to write), posts the events, and calls again at `wake_at` or when something changes.
@@ -67,7 +67,7 @@ class Probe(Struct, Generic[Answer], frozen=True, kw_only=True):
 
 
 class QueueStatus(Struct, frozen=True, kw_only=True):
-    """What the planner wants to know of the API server's `/status`."""
+    """The part of the API server's `/status` that the planner reads."""
 
     current_step: int = 0
     queue_groups: int = 0
@@ -94,7 +94,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     `refused` holds the last answer to a Create or Apply that was refused (422: permanent; 403 such as a quota: not), as
     long as the spec's generation is the same; retries with backoff are up to `cluster/`.
     `environments`: those of the catalogue that the run names.
-    `policies` are those of the run's namespace; where one of them limits active runs, turn.py counts `runs_ahead`.
+    `policies` are those of the run's namespace; where one of them limits active runs, queueing.py counts `runs_ahead`.
     """
 
     pods: tuple[Pod, ...] = ()

@@ -30,7 +30,7 @@ def pod_problem(title: str, pod: Pod, now: datetime, *, gpus: int = 0) -> Proble
         return _stuck(title, pod, now)
     if pod.status.phase != "Pending":
         return None
-    # A bound pod has its node, whatever a late word of the scheduler says.
+    # A bound pod has its node, whatever an outdated condition says.
     scheduled = None if pod.spec.node_name else pod.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False" and scheduled.message:
         node = f"a node with {gpus} nvidia.com/gpu" if gpus else f"a node for {title}"
@@ -39,29 +39,29 @@ def pod_problem(title: str, pod: Pod, now: datetime, *, gpus: int = 0) -> Proble
         waiting = container.state.waiting
         if waiting is None:
             continue
-        said = f": {waiting.message}" if waiting.message else ""
+        detail = f": {waiting.message}" if waiting.message else ""
         if waiting.reason in _IMAGE_ERRORS:
-            words = f"the image {container.image} of {title} cannot be pulled ({waiting.reason}){said}"
+            words = f"the image {container.image} of {title} cannot be pulled ({waiting.reason}){detail}"
             return Problem(
                 reason="ImagePullFailed",
                 message=sentence(words),
                 is_permanent=waiting.reason == "InvalidImageName",
             )
         if waiting.reason in _START_ERRORS:
-            words = f"{title} cannot be started ({waiting.reason}){said}"
+            words = f"{title} cannot be started ({waiting.reason}){detail}"
             return Problem(reason="CannotStart", message=sentence(words))
     return _unmounted(title, pod, now)
 
 
 def _unmounted(title: str, pod: Pod, now: datetime) -> Problem | None:
-    """What the kubelet lacks is told by events alone; what the pod mounts is known here."""
+    """Only events say what the kubelet lacks; the pod's own spec says what it mounts."""
     slow_at = _slow_at(pod)
     if slow_at is None or now < slow_at:
         return None
     mounted = ", ".join(dict.fromkeys(volume.title for volume in pod.spec.volumes if volume.title))
     words = (
-        f"{title} waits for its volumes or its network on node {pod.spec.node_name}; it mounts {mounted or 'nothing'}; "
-        f"`kubectl describe pod {pod.name}` says what is missing"
+        f"{title}: volumes or network not ready on node {pod.spec.node_name}; it mounts {mounted or 'nothing'}; "
+        f"`kubectl describe pod {pod.name}` shows what is missing"
     )
     return Problem(reason="CannotStart", message=sentence(words))
 
@@ -81,7 +81,7 @@ def _stuck(title: str, pod: Pod, now: datetime) -> Problem | None:
         return None
     where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
     message = (
-        f"Pod {pod.name} of {title}{where} does not end; when that node is gone for good, "
+        f"Pod {pod.name} of {title}{where} does not terminate; if that node is gone for good, "
         f"run `kubectl delete pod {pod.name} --force`."
     )
     return Problem(reason="PodStuck", message=message)

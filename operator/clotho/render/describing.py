@@ -1,4 +1,4 @@
-"""The pod that imports an environment and reports its fields: a stranger's code, so it has nothing, reaches nobody."""
+"""The pod that imports an environment and reports its fields: untrusted code, so it has no secrets and no network."""
 
 import hashlib
 from typing import Any, Final

@@ -72,7 +72,7 @@ def secret(run: TrainingRun, config: contract.RunConfig) -> Manifest:
 
 
 def network_policy(run: TrainingRun) -> Manifest:
-    """Environments are code from strangers: they reach this run's API server and inference, and DNS; nothing else."""
+    """Environments are untrusted code: they reach this run's API server and inference, and DNS; nothing else."""
     environments = selector(run.metadata, **{COMPONENT_LABEL: ENVIRONMENT})
     return {
         "apiVersion": "networking.k8s.io/v1",

@@ -73,7 +73,7 @@ def test_events_and_columns_tell_the_story(runs: Runs) -> None:
     runs.kubectl.apply(letters("short", steps=50))
     runs.wait_for_phase("short", "Completed")
     header, row = runs.kubectl.run("get", "tr", "short").splitlines()
-    assert header.split() == ["NAME", "PHASE", "READY", "STEP", "PROGRESS", "REWARD", "RESTARTS", "AGE"]
+    assert header.split() == ["NAME", "PHASE", "READY", "STEP", "REWARD", "RESTARTS", "AGE", "MESSAGE"]
     assert row.split()[:4] == ["short", "Completed", "True", "50"]
     events = runs.kubectl.get("events", "--field-selector=involvedObject.name=short")["items"]
     reasons = [event["reason"] for event in events]

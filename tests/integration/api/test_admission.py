@@ -237,7 +237,7 @@ def test_kubectl_explain_teaches(anywhere: Kubectl) -> None:
 def test_kubectl_get_shows_the_columns(team: Kubectl) -> None:
     create(team, smallest())
     header, row = team.run("get", "tr").splitlines()
-    assert header.split() == ["NAME", "PHASE", "READY", "STEP", "PROGRESS", "REWARD", "RESTARTS", "AGE"]
+    assert header.split() == ["NAME", "PHASE", "READY", "STEP", "REWARD", "RESTARTS", "AGE", "MESSAGE"]
     assert row.split()[:2] == ["demo", "Pending"]
 
 

@@ -1,4 +1,4 @@
-"""TrainingPolicies on a real API server: what kubectl is told, and that CEL and Python never disagree."""
+"""TrainingPolicies on a real API server: what kubectl shows, and that CEL and Python never disagree."""
 
 import asyncio
 import random

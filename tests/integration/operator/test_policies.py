@@ -87,7 +87,7 @@ async def test_runs_beyond_the_limit_wait_and_the_oldest_is_next(
     for name in ("b", "a"):  # the order of age is not that of names
         await cluster.create_run(name)
         run = await cluster.until("queued", is_queued, name)
-        assert "TrainingPolicy team, 1 run is at work in this namespace" in run["status"]["message"]
+        assert "Queued: TrainingPolicy team allows 1 active run in this namespace" in run["status"]["message"]
         await pause_until_the_clock_ticks(cluster, run)
     await cluster.change_run("c", stop=True)
     await cluster.until_phase("Running", "b")

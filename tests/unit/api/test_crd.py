@@ -79,7 +79,7 @@ def test_a_run_that_nobody_has_seen_is_in_progress() -> None:
 
 def test_columns_and_names() -> None:
     shown = [column["name"] for column in VERSION["additionalPrinterColumns"] if not column.get("priority")]
-    assert shown == ["Phase", "Ready", "Step", "Progress", "Reward", "Restarts", "Age"]
+    assert shown == ["Phase", "Ready", "Step", "Reward", "Restarts", "Age", "Message"]
     assert crd(TRAINING_RUN)["spec"]["names"]["shortNames"] == ["tr"]
 
 
@@ -100,13 +100,13 @@ def test_every_other_field_is_immutable_unless_it_is_meant_to_change() -> None:
         "deadlineSeconds",
         "ttlSecondsAfterFinished",
     }
-    told = {
+    messages = {
         rule["fieldPath"].removeprefix("."): rule["message"]
         for rule in SPEC["x-kubernetes-validations"]
         if "is immutable" in rule["message"]
     }
-    assert [name for name in changeable if name not in told["model"]] == [], "the sentence leaves none out"
-    named = set(told)
+    assert [name for name in changeable if name not in messages["model"]] == [], "the sentence leaves none out"
+    named = set(messages)
     assert named == set(SPEC["properties"]) - changeable
     environment = SPEC["properties"]["environments"]["items"]
     fixed = {rule["fieldPath"].removeprefix(".") for rule in environment["x-kubernetes-validations"]}

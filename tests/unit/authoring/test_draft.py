@@ -1,4 +1,4 @@
-"""A run in the making: what can be said, what is refused at once, and what only the whole can tell."""
+"""Drafts: what can be set, what is refused at once, and what only the whole shows."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from clotho.api.environment import Environment
 from clotho.api.policy import combine
 from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.authoring.run_decided import DECIDED_BY, DEFAULT_FROM
-from clotho.authoring.run_fields import run_fields, said_at, with_value
+from clotho.authoring.run_fields import run_fields, value_in, with_value
 from clotho_contract.config import EnvironmentConfig, RunConfig, RunIdentity
 from clotho_contract.settings import Model, Training
 from clotho_environment.atropos.config import INFRASTRUCTURE, render_serve
@@ -52,7 +52,7 @@ def test_edits_become_the_spec_of_a_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "problem"),
     [
         ("group_size", 0, "0 is below 1"),
         ("group_size", "many", '"many" is not of type integer'),
@@ -70,10 +70,10 @@ def test_edits_become_the_spec_of_a_run() -> None:
         ("inline.dataset.path", "x", "there is no field inline.dataset.path"),
     ],
 )
-def test_wrong_edits_are_refused_at_once(name: str, value: Any, told: str) -> None:
+def test_wrong_edits_are_refused_at_once(name: str, value: Any, problem: str) -> None:
     with pytest.raises(RefusedEditError) as refused:
         draft().edit(name, value)
-    assert told in str(refused.value)
+    assert problem in str(refused.value)
 
 
 def test_an_unknown_field_comes_with_those_that_there_are() -> None:
@@ -92,7 +92,7 @@ def test_where_fields_were_omitted_a_name_may_be_right() -> None:
 
 def test_numbers_as_text_are_understood_where_text_cannot_be_meant() -> None:
     assert draft().edit("group_size", "32").config == {"group_size": 32}
-    assert said_at(draft().edit("model.name", "7").spec, "model.name") == "7"
+    assert value_in(draft().edit("model.name", "7").spec, "model.name") == "7"
 
 
 def test_locked_fields_are_refused_with_their_value_and_need_not_be_said() -> None:
@@ -184,18 +184,18 @@ def test_what_is_missing_is_said_all_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edits", "told"),
+    ("edits", "problem"),
     [
         ({"training.batchSize": 40}, "training.batchSize: 40 is not a multiple of group_size 16"),
         ({"training.batchSize": 40, "group_size": 8}, None),
         ({"training.backend": "tinker"}, "trainer.tinkerSecretName is needed"),
     ],
 )
-def test_fields_that_do_not_fit_together(edits: dict[str, Any], told: str | None) -> None:
+def test_fields_that_do_not_fit_together(edits: dict[str, Any], problem: str | None) -> None:
     made = ready_draft()
     for name, value in edits.items():
         made = made.edit(name, value)
-    assert any(told in problem for problem in made.problems("r")) if told else made.problems("r") == ()
+    assert any(problem in each for each in made.problems("r")) if problem else made.problems("r") == ()
 
 
 def test_limits_of_a_policy_count() -> None:
@@ -212,5 +212,5 @@ def test_defaults_of_the_environment_count() -> None:
 
 def test_every_field_of_a_run_can_be_said_and_read_again() -> None:
     for name in run_fields():
-        assert said_at(with_value({"training": {"seed": 1}}, name, "x"), name) == "x"
+        assert value_in(with_value({"training": {"seed": 1}}, name, "x"), name) == "x"
     assert with_value({"a": {"b": 1}}, "a.c", 2) == {"a": {"b": 1, "c": 2}}

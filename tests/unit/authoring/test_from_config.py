@@ -122,8 +122,8 @@ def test_nonsense(nonsense: object) -> None:
 
 def test_problems_of_the_spec_are_told_in_the_words_of_the_file() -> None:
     converted = convert(document())
-    told = converted.in_their_words("training.batchSize and inline.dataset.path, but not training.batchSizes")
-    assert told == (
+    problem = converted.in_their_words("training.batchSize and inline.dataset.path, but not training.batchSizes")
+    assert problem == (
         "training.batch_size times training.gradient_accumulation_steps times generation.num_generations "
         "and data.path, but not training.batchSizes"
     )

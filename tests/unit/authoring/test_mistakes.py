@@ -1,4 +1,4 @@
-"""Mistakes in a spec are told in people's words."""
+"""Mistakes in a spec are explained in plain words."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from clotho.api.training_run import TrainingRunSpec
 from clotho.authoring.mistakes import spell_out
 
 
-def told(**changes: Any) -> str:
+def explained(**changes: Any) -> str:
     spec = {"model": {"name": "m"}, "training": {"steps": 1}, "environments": [{"name": "echo"}], **changes}
     with pytest.raises(msgspec.ValidationError) as error:
         msgspec.convert(spec, TrainingRunSpec)
     mistake = spell_out(error.value, spec, TrainingRunSpec)
-    return f"{mistake.path}: {mistake.told}"
+    return f"{mistake.path}: {mistake.problem}"
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,13 @@ def told(**changes: Any) -> str:
     ],
 )
 def test_words(changes: dict[str, Any], words: str) -> None:
-    assert told(**changes).startswith(words)
+    assert explained(**changes).startswith(words)
 
 
 def test_what_a_type_says_itself_is_left_as_it_is() -> None:
-    assert told(model={"name": "ollama/qwen3:8b"}).startswith("model: ollama/qwen3:8b is a name of Ollama's library")
+    words = explained(model={"name": "ollama/qwen3:8b"})
+    assert words.startswith("model: ollama/qwen3:8b is a name of Ollama's library")
 
 
 def test_long_values_are_cut() -> None:
-    assert len(told(suspend="x" * 1000)) < 120
+    assert len(explained(suspend="x" * 1000)) < 120

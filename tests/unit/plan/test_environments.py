@@ -123,7 +123,7 @@ def test_the_wall_stands_before_the_pod_and_the_pod_goes_when_it_is_heard() -> N
     assert world.verdict == "InProgress"
     world.answer = FOUND
     heard = world.reconcile()
-    assert heard.actions == (), "what it said is stored before the pod goes"
+    assert heard.actions == (), "the description is stored before the pod is deleted"
     assert [type(action) for action in world.reconcile().actions] == [Delete]
     world.settle()
     assert (world.verdict, world.pod, world.pods_made) == ("Current", None, 1)
@@ -167,7 +167,7 @@ def test_what_a_pod_of_the_old_image_says_is_not_about_the_new_one() -> None:
     assert "described" not in world.status
 
 
-HANGS = {"reason": "EnvironmentFailed", "message": "letters could not be imported within 120 s; it said nothing"}
+HANGS = {"reason": "EnvironmentFailed", "message": "letters could not be imported within 120 s; it printed nothing"}
 
 
 def test_a_failure_of_its_own_is_final_until_somebody_acts() -> None:
@@ -176,7 +176,7 @@ def test_a_failure_of_its_own_is_final_until_somebody_acts() -> None:
     world.end_pod(words=HANGS)
     world.settle()
     assert world.verdict == "Failed"
-    assert world.message == "Letters could not be imported within 120 s; it said nothing."
+    assert world.message == "Letters could not be imported within 120 s; it printed nothing."
     assert world.events == ["NotDescribed"]
     world.now += timedelta(hours=1)
     world.settle()

@@ -35,7 +35,7 @@ def disrupted(reason: str) -> Body:
         (exited(137, reason="OOMKilled"), "OOMKilled", "ran out of memory", False, False),
         (exited(1), "Error", "failed (exit code 1)", False, False),
         (exited(139, signal=11), "Error", "exit code 139, signal 11", False, False),
-        (exited(1, "plain words of a stranger"), "Error", "plain words of a stranger", False, False),
+        (exited(1, "plain text of another image"), "Error", "plain text of another image", False, False),
         (
             exited(2, '{"reason": "InvalidConfig", "message": "lora.rank 0 with nf4"}'),
             "InvalidConfig",

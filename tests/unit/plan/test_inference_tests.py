@@ -29,14 +29,14 @@ def environment(
 ) -> Environment:
     kind, truth = ("Stalled", "True") if stalled else ("Ready", "True" if is_ready else "False")
     moment = START.isoformat()
-    said = {"type": kind, "status": truth, "reason": "R", "message": stalled}
+    report = {"type": kind, "status": truth, "reason": "R", "message": stalled}
     found = parse_environment(
         {
             "metadata": {"name": "letters", "generation": generation},
             "spec": spec,
             "status": {
                 "observedGeneration": 1,
-                "conditions": [{**said, "lastTransitionTime": moment, "observedGeneration": 1}],
+                "conditions": [{**report, "lastTransitionTime": moment, "observedGeneration": 1}],
                 "fields": [{"name": name, "type": "any"} for name in fields],
             },
         }
@@ -178,7 +178,7 @@ def test_no_group_at_all_is_a_failure_that_says_why() -> None:
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        (None, "Waiting for environment letters: there is no such Environment."),
+        (None, "Waiting for environment letters: the Environment does not exist."),
         (environment(is_ready=False), "Waiting for environment letters: it is being described."),
         (environment(stalled="It hung.", generation=2), "Waiting for environment letters: it is being described."),
     ],

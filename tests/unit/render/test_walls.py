@@ -1,4 +1,4 @@
-"""Where the pods of an inference test may go: to their models, and to nobody else."""
+"""Where the pods of an inference test may go: to their models, and nowhere else."""
 
 from ipaddress import ip_address, ip_network
 from typing import Any

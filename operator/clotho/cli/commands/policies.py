@@ -9,7 +9,7 @@ import msgspec
 
 from clotho.api.lockable import ENVIRONMENT_CONFIG
 from clotho.api.policy import Policy
-from clotho.authoring.run_fields import run_fields, said_at
+from clotho.authoring.run_fields import run_fields, value_in
 from clotho.cli.failure import Exit
 from clotho.cli.terminal import output
 from clotho.cli.terminal.screen import page_width
@@ -34,7 +34,7 @@ def lines(policy: Policy, namespace: str) -> list[str]:
 
 
 def _locked(policy: Policy) -> list[list[str]]:
-    of_run = [(name, said_at(policy.locked, name)) for name in run_fields()]
+    of_run = [(name, value_in(policy.locked, name)) for name in run_fields()]
     of_environments: dict[str, Any] = policy.locked.get(ENVIRONMENT_CONFIG, {})
     shown = [(name, value) for name, value in of_run if value is not None]
     shown += [(f"(environment) {name}", value) for name, value in of_environments.items()]

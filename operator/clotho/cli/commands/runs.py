@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
-from clotho.authoring.run_fields import said_at
+from clotho.authoring.run_fields import value_in
 from clotho.cli.commands.watching import follow
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import changed, read_change
@@ -89,7 +89,7 @@ async def _from_environment(
     name = options.name or fresh_name(options.environment)
     spec = draft.run_spec()
     tried = {path for path, _ in changes}
-    missing = [option for path, option in _REQUIRED.items() if said_at(spec, path) in (None, "") and path not in tried]
+    missing = [option for path, option in _REQUIRED.items() if value_in(spec, path) in (None, "") and path not in tried]
     refuse([f"the run needs {' and '.join(missing)}"] if missing else draft.problems(name), refusals)
     return {"metadata": {"name": name}, "spec": spec}
 

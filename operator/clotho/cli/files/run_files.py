@@ -69,4 +69,4 @@ def spec_problems(name: str, spec: dict[str, Any]) -> tuple[str, ...]:
         return validation.problems(name, msgspec.convert(spec, TrainingRunSpec))
     except msgspec.ValidationError as error:
         mistake = spell_out(error, spec, TrainingRunSpec)
-        return (f"{f'spec.{mistake.path}'.rstrip('.')}: {mistake.told}",)
+        return (f"{f'spec.{mistake.path}'.rstrip('.')}: {mistake.problem}",)

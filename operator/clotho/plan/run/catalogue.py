@@ -99,7 +99,7 @@ def _brings_its_own_code(asked: EnvironmentSpec) -> bool:
 
 
 def _absence(name: str, entry: UnreadableEnvironment | None) -> str:
-    return f"environment {name}: {entry.problem}" if entry else f"environment {name}: there is no such Environment"
+    return f"environment {name}: {entry.problem}" if entry else f"environment {name}: the Environment does not exist"
 
 
 def _state(entry: Environment) -> str:
@@ -124,7 +124,7 @@ def remember_environments(situation: Situation) -> Decision | None:
     return Decision(
         phase="Pending",
         reason="Resolved",
-        message="The environments are found; the pods are being created.",
+        message="The environments were found; the pods are being created.",
         components=situation.components,
         resolved=situation.run.status.resolved,
     )

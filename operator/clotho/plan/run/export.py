@@ -56,7 +56,7 @@ def export_weights(situation: Situation) -> Exporting:
 def _begin(situation: Situation, status: ExportStatus, component: RunComponent) -> Exporting:
     """A claim may be for one node at a time, so the trainer goes first."""
     if any(not pod.has_ended for pod in situation.components.trainer.pods):
-        return Exporting(status=_say(status, "Waiting for the trainer's pod to end."), component=component)
+        return Exporting(status=_with_message(status, "Waiting for the trainer's pod to end."), component=component)
     run, settings = situation.run, situation.settings.render
     name = exporter_name(run.metadata, status.settings)
     try:
@@ -64,19 +64,21 @@ def _begin(situation: Situation, status: ExportStatus, component: RunComponent) 
     except TemplateError as error:
         return _failed(situation, status, component, str(error))
     actions = (*write_config(situation), Create(key=ObjectKey("Pod", name), manifest=manifest))
-    return Exporting(status=_say(status, "The exporting pod is being created."), component=component, actions=actions)
+    return Exporting(
+        status=_with_message(status, "The exporting pod is being created."), component=component, actions=actions
+    )
 
 
 def _meanwhile(situation: Situation, status: ExportStatus, component: RunComponent, pod: Pod) -> Exporting:
     if not pod.is_running:
-        return Exporting(status=_say(status, "Waiting for the exporting pod to start."), component=component)
+        return Exporting(status=_with_message(status, "Waiting for the exporting pod to start."), component=component)
     probe = situation.observed.probes.exporter
-    said = probe.answer if probe is not None and probe.pod_uid == pod.uid else None
-    words = f"{said.state.capitalize()} {said.artifact}".strip() if said else "Reading the checkpoint"
+    report = probe.answer if probe is not None and probe.pod_uid == pod.uid else None
+    words = f"{report.state.capitalize()} {report.artifact}".strip() if report else "Reading the checkpoint"
     changed = msgspec.structs.replace(
-        _say(status, f"{words}."),
+        _with_message(status, f"{words}."),
         phase="Running",
-        percent=said.percent if said else status.percent,
+        percent=report.percent if report else status.percent,
         start_time=status.start_time or situation.moment,
     )
     return Exporting(status=changed, component=component)
@@ -97,12 +99,14 @@ def _after(situation: Situation, status: ExportStatus, component: RunComponent, 
     if isinstance(decision, GiveUp):
         return _failed(situation, status, changed, decision.explanation)
     notice = restart_notice(failure, decision)
-    return Exporting(status=_say(status, notice.message), component=changed, notices=(notice,), wake_at=decision.at)
+    return Exporting(
+        status=_with_message(status, notice.message), component=changed, notices=(notice,), wake_at=decision.at
+    )
 
 
 def _failed(situation: Situation, status: ExportStatus, component: RunComponent, explanation: str) -> Exporting:
     message = sentence(explanation)
-    failed = msgspec.structs.replace(_say(status, message), phase="Failed", completion_time=situation.moment)
+    failed = msgspec.structs.replace(_with_message(status, message), phase="Failed", completion_time=situation.moment)
     notice = Event(type="Warning", reason="ExportFailed", message=message)
     return Exporting(status=failed, component=component, notices=(notice,))
 
@@ -111,7 +115,7 @@ def _finished(situation: Situation, status: ExportStatus, component: RunComponen
     where = f" and registered with Ollama as {outcome.ollama}" if outcome.ollama else ""
     message = f"Exported to {outcome.folder}{where}."
     done = msgspec.structs.replace(
-        _say(status, message),
+        _with_message(status, message),
         phase="Completed",
         percent=100,
         folder=outcome.folder,
@@ -125,5 +129,5 @@ def _finished(situation: Situation, status: ExportStatus, component: RunComponen
     )
 
 
-def _say(status: ExportStatus, message: str) -> ExportStatus:
+def _with_message(status: ExportStatus, message: str) -> ExportStatus:
     return msgspec.structs.replace(status, message=message)

@@ -1,4 +1,4 @@
-"""What the trainer says about itself, as it appears in status."""
+"""The trainer's report, as it appears in status."""
 
 import math
 from collections.abc import Iterable
@@ -16,31 +16,32 @@ LONGEST_ETA: Final = 10 * 365 * 86400  # seconds; more is a trainer's mistake
 
 def run_progress(situation: Situation) -> RunProgress | None:
     """The present trainer's step as soon as it has read its checkpoint; until then, the last one known."""
-    before, said = situation.run.status.progress, situation.progress
+    before, report = situation.run.status.progress, situation.progress
     reached = _step(situation)
-    if before is None and said is None and reached == 0:
+    if before is None and report is None and reached == 0:
         return None
     total = situation.total_steps
     kept = before or RunProgress(step=0, total_steps=total, percent=0)
-    if said is None:
+    if report is None:
         return _at(kept, reached, total)
     return RunProgress(
         step=reached,
         total_steps=total,
         percent=_percent(reached, total),
-        reward_mean=_newest(said.reward_mean, kept.reward_mean),
-        loss=_newest(said.loss, kept.loss),
-        percent_correct=_newest(said.percent_correct, kept.percent_correct),
-        tokens_per_second=_rounded(said.tokens_per_second),
-        eta_seconds=_eta(said, total),
-        last_step_time=_last_step_time(situation, before, said),
+        steps=f"{reached}/{total}",
+        reward_mean=_newest(report.reward_mean, kept.reward_mean),
+        loss=_newest(report.loss, kept.loss),
+        percent_correct=_newest(report.percent_correct, kept.percent_correct),
+        tokens_per_second=_rounded(report.tokens_per_second),
+        eta_seconds=_eta(report, total),
+        last_step_time=_last_step_time(situation, before, report),
     )
 
 
 def _step(situation: Situation) -> int:
-    before, said, words = situation.run.status.progress, situation.progress, situation.last_words
-    if said is not None and situation.has_read_checkpoint:
-        return max(said.step, (words.step or 0) if words else 0)
+    before, report, words = situation.run.status.progress, situation.progress, situation.last_words
+    if report is not None and situation.has_read_checkpoint:
+        return max(report.step, (words.step or 0) if words else 0)
     return max(before.step if before else 0, (words.step or 0) if words else 0)
 
 
@@ -50,6 +51,7 @@ def _at(kept: RunProgress, step: int, total: int) -> RunProgress:
         step=step,
         total_steps=total,
         percent=_percent(step, total),
+        steps=f"{step}/{total}",
         reward_mean=kept.reward_mean,
         loss=kept.loss,
         percent_correct=kept.percent_correct,
@@ -66,50 +68,50 @@ def _rounded(number: float | None) -> float | None:
     return float(f"{number:.4g}") if number is not None and math.isfinite(number) else None
 
 
-def _newest(said: float | None, before: float | None) -> float | None:
-    """A trainer that has just been restarted has nothing to say yet."""
-    return before if said is None else _rounded(said)
+def _newest(report: float | None, before: float | None) -> float | None:
+    """A trainer that has just been restarted has no figures yet."""
+    return before if report is None else _rounded(report)
 
 
-def _eta(said: Progress, total: int) -> int | None:
-    seconds = said.seconds_per_step
+def _eta(report: Progress, total: int) -> int | None:
+    seconds = report.seconds_per_step
     if not seconds or seconds < 0 or not math.isfinite(seconds):
         return None
-    return round(min(max(0, total - said.step) * seconds, LONGEST_ETA))
+    return round(min(max(0, total - report.step) * seconds, LONGEST_ETA))
 
 
-def told_time(said: Progress) -> datetime | None:
-    """When the trainer made its last step, in UTC: a time without a zone is taken for that, nonsense for silence."""
+def reported_step_time(report: Progress) -> datetime | None:
+    """When the trainer made its last step, in UTC: without a zone it is taken as UTC, and None when it is no time."""
     try:
-        told = datetime.fromisoformat(said.last_step_time or "")
-        return told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
+        time = datetime.fromisoformat(report.last_step_time or "")
+        return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         return None
 
 
-def _last_step_time(situation: Situation, before: RunProgress | None, said: Progress) -> datetime | None:
-    told = told_time(said)
-    if told is not None:
-        return min(told.replace(microsecond=0), situation.moment)
-    if before is not None and before.step >= said.step:
+def _last_step_time(situation: Situation, before: RunProgress | None, report: Progress) -> datetime | None:
+    time = reported_step_time(report)
+    if time is not None:
+        return min(time.replace(microsecond=0), situation.moment)
+    if before is not None and before.step >= report.step:
         return before.last_step_time
-    return situation.moment if said.step else None
+    return situation.moment if report.step else None
 
 
 def history(situation: Situation) -> tuple[HistorySample, ...]:
     """At most ten samples spread over the run: the earliest, the latest, and those nearest to even distances."""
-    stored, said = situation.run.status.history, situation.progress
-    if said is None:
+    stored, report = situation.run.status.history, situation.progress
+    if report is None:
         return stored
-    samples = {sample.step: sample for sample in (*stored, *said.history)}
+    samples = {sample.step: sample for sample in (*stored, *report.history)}
     if situation.has_read_checkpoint:  # a trainer that resumed from an earlier step makes the later ones again
-        samples = {step: sample for step, sample in samples.items() if step <= said.step}
-    if said.step and said.step >= max(samples, default=0):
-        samples[said.step] = HistorySample(
-            step=said.step,
-            reward_mean=_rounded(said.reward_mean),
-            loss=_rounded(said.loss),
-            percent_correct=_rounded(said.percent_correct),
+        samples = {step: sample for step, sample in samples.items() if step <= report.step}
+    if report.step and report.step >= max(samples, default=0):
+        samples[report.step] = HistorySample(
+            step=report.step,
+            reward_mean=_rounded(report.reward_mean),
+            loss=_rounded(report.loss),
+            percent_correct=_rounded(report.percent_correct),
         )
     return spread(samples.values())
 
@@ -125,20 +127,20 @@ def spread(samples: Iterable[HistorySample]) -> tuple[HistorySample, ...]:
 
 
 def checkpoint(situation: Situation) -> CheckpointInfo | None:
-    """The present trainer knows; else the newest that any has spoken of, also one whose pod is gone by now."""
-    said, probe = situation.progress, situation.observed.probes.trainer
-    if said is not None and said.checkpoint is not None:
-        return said.checkpoint
+    """The present trainer's; else the newest that any trainer has reported, also one whose pod is gone."""
+    report, probe = situation.progress, situation.observed.probes.trainer
+    if report is not None and report.checkpoint is not None:
+        return report.checkpoint
     heard = probe.answer.checkpoint if probe is not None and probe.answer is not None else None
     known = [each for each in (situation.run.status.checkpoint, heard) if each is not None]
-    if said is not None and situation.has_read_checkpoint:
-        known = [each for each in known if each.step <= said.step]
+    if report is not None and situation.has_read_checkpoint:
+        known = [each for each in known if each.step <= report.step]
     return max(known, key=lambda each: each.step, default=None)
 
 
 def wandb_url(situation: Situation) -> str:
-    said = situation.progress
-    return said.wandb_url if said is not None and said.wandb_url else situation.run.status.wandb_url
+    report = situation.progress
+    return report.wandb_url if report is not None and report.wandb_url else situation.run.status.wandb_url
 
 
 def results(situation: Situation, progress: RunProgress | None, newest: CheckpointInfo | None) -> Results:

@@ -1,6 +1,6 @@
-"""Whose turn it is: `limits.activeRuns` of a namespace's TrainingPolicies, oldest run first.
+"""Queueing by `limits.activeRuns` of a namespace's TrainingPolicies, oldest run first.
 
-A run takes its place by a status write of its own, before anything is made for it: places can be counted by statuses.
+A run is admitted by a status write of its own, before anything is created for it: active runs are counted by statuses.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,7 +17,7 @@ AnyRun = TrainingRun | UnreadableRun
 
 
 def admit(situation: Situation) -> Decision | None:
-    """None: the run has its place, or there is nothing to note before it starts."""
+    """None: the run is admitted, or there is nothing to record before it starts."""
     stored, policy = situation.stored, present_policy(situation.observed)
     is_new = not has_begun(situation.run, situation.observed)
     is_queued = stored.queued_since is not None
@@ -28,7 +28,7 @@ def admit(situation: Situation) -> Decision | None:
         return Decision(
             phase="Pending",
             reason="Queued",
-            message=_patience(policy, limit),
+            message=_queued_message(policy, limit),
             components=situation.components,
             queued_since=stored.queued_since or situation.moment,
         )
@@ -37,16 +37,17 @@ def admit(situation: Situation) -> Decision | None:
     return Decision(
         phase="Pending",
         reason="Admitted",
-        message="It is the run's turn; its pods are being created.",
+        message="Admitted: the pods are being created.",
         components=situation.components,
         policy=situation.policy,
         resolved=situation.run.status.resolved,
     )
 
 
-def _patience(policy: Policy, limit: int) -> str:
-    runs = "1 run is" if limit == 1 else f"{limit} runs are"
-    return f"Waiting for its turn: by {policy.title}, {runs} at work in this namespace at the same time."
+def _queued_message(policy: Policy, limit: int) -> str:
+    runs = "1 active run" if limit == 1 else f"{limit} active runs"
+    allow = "allows" if len(policy.names) == 1 else "allow"
+    return f"Queued: {policy.title} {allow} {runs} in this namespace."
 
 
 def limits_active_runs(policy: AnyPolicy) -> bool:
@@ -60,16 +61,16 @@ def is_admitted(status: TrainingRunStatus) -> bool:
 
 
 def is_queueing(run: AnyRun) -> bool:
-    """It is new, in the queue, or about to be resumed. One that was refused or waits for something else is not."""
+    """It is new, queued, or about to be resumed. One that was refused or waits for something else is not."""
     status = run.status
     if is_admitted(status) or status.is_finished or run.metadata.is_being_deleted or isinstance(run, UnreadableRun):
         return False
-    is_in_line = status.queued_since is not None or status.observed_generation < 0 or status.phase == "Suspended"
-    return is_in_line and not run.spec.suspend and not run.spec.stop
+    is_queued = status.queued_since is not None or status.observed_generation < 0 or status.phase == "Suspended"
+    return is_queued and not run.spec.suspend and not run.spec.stop
 
 
 def runs_ahead(run: AnyRun, others: Iterable[AnyRun], taking: Collection[str]) -> int:
-    """How many hold a place, are about to take one (by uid), or were in line before."""
+    """How many are admitted, about to be (by uid), or were queued before."""
     return sum(
         is_admitted(other.status)
         or other.metadata.uid in taking

@@ -1,4 +1,4 @@
-"""A spec that got past admission although it is wrong: said plainly, nothing started, nothing else disturbed."""
+"""A spec that got past admission although it is invalid: reported, nothing started, nothing else disturbed."""
 
 from datetime import datetime
 
@@ -16,21 +16,21 @@ def refuse(situation: Situation, problem: str) -> Decision:
     return Decision(
         phase=situation.run.status.phase,
         reason="Invalid",
-        message=_say(problem),
+        message=_message(problem),
         components=situation.components,
         is_stalled=True,
         is_refused=True,
     )
 
 
-def _say(problem: str) -> str:
+def _message(problem: str) -> str:
     return f"The spec is not valid: {problem}."
 
 
 def plan_refusal(run: UnreadableRun, now: datetime) -> Plan[TrainingRunStatus]:
     """For a spec that does not even decode: there is nothing to decide, only something to say."""
     moment, generation, before = now.replace(microsecond=0), run.metadata.generation, run.status
-    message = _say(run.problem)
+    message = _message(run.problem)
 
     wanted: list[Wanted] = [("Accepted", "False", "Invalid", message), *stalled("Invalid", message)]
     kept = tuple(each for each in before.conditions if each.type not in ("Accepted", "Ready", "Reconciling", "Stalled"))

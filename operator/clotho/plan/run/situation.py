@@ -44,7 +44,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     @property
     def progress(self) -> Progress | None:
-        """The present trainer's last words, else its last answer; what an earlier one said does not count."""
+        """The present trainer's termination message, else its last answer; reports of earlier trainers do not count."""
         if self.ignores_reports:
             return None
         if self.last_words is not None and self.last_words.progress is not None:
@@ -63,12 +63,12 @@ class Situation(Struct, frozen=True, kw_only=True):
         asked, inline = self.run.spec.training.steps, self.run.spec.inline
         if inline is None or not inline.dataset.epochs:
             return asked
-        said, stored = self.progress, self.run.status.progress
-        return min(asked, (said and said.total_steps) or (stored and stored.total_steps) or asked)
+        report, stored = self.progress, self.run.status.progress
+        return min(asked, (report and report.total_steps) or (stored and stored.total_steps) or asked)
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What a policy wants: the status is composed from it, the actions are carried out as they are."""
+    """What a policy decided: the status is composed from it, the actions are carried out as they are."""
 
     phase: Phase
     reason: str  # CamelCase, for the conditions

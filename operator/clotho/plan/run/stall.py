@@ -1,4 +1,4 @@
-"""A standstill: pods are alive, but no step is made. Found with its cause, so that people know where to look."""
+"""A stall: pods are alive, but no step is made. Diagnosed with its cause, so that people know where to look."""
 
 from datetime import datetime
 from typing import Any, Final
@@ -121,7 +121,7 @@ def _with_restart(situation: Situation, found: StallCheck, cause: Cause) -> Stal
     for component in components:
         changed = component
         for pod in component.pods if component.kind == cause.guilty else ():
-            failure = Failure(pod=pod, reason="Stalled", explanation=f"{component.title} caused a standstill")
+            failure = Failure(pod=pod, reason="Stalled", explanation=f"{component.title} caused a stall")
             decision = decide_restart(failure, changed.record, situation.run.spec.restarts, situation.moment)
             if isinstance(decision, GiveUp):
                 return msgspec.structs.replace(found, give_up=decision)

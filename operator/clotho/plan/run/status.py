@@ -1,4 +1,4 @@
-"""The status that a decision amounts to: kstatus-correct conditions, and no write that nobody would miss."""
+"""The status that a decision amounts to: kstatus-correct conditions, and no needless writes."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -6,13 +6,14 @@ from datetime import datetime
 import msgspec
 
 from clotho.api.names import API_SERVER, Component
-from clotho.api.phases import FINISHED_PHASES
+from clotho.api.phases import FINISHED_PHASES, RESTING_PHASES, Phase
 from clotho.api.status import (
     Components,
     ComponentStatus,
     Condition,
     ConditionType,
     ExportStatus,
+    PodState,
     RunProgress,
     TrainingRunStatus,
     Truth,
@@ -88,26 +89,34 @@ def _export_conditions(situation: Situation, export: ExportStatus | None) -> tup
 def _message(situation: Situation, decision: Decision, progress: RunProgress | None) -> str:
     if decision.reason != "Running" or progress is None:
         return decision.message
-    said, total = situation.progress, progress.total_steps
-    if said is not None and said.state == "compiling":
-        return f"Compiling the model's layers for step {said.step + 1}/{total}; later steps are faster."
+    report, total = situation.progress, progress.total_steps
+    if report is not None and report.state == "compiling":
+        return f"Compiling the model's layers for step {report.step + 1}/{total}; later steps are faster."
     return f"Training: step {progress.step}/{total}."
 
 
 def _components(decision: Decision) -> Components:
-    components = decision.components
+    components, phase = decision.components, decision.phase
     return Components(
-        api_server=_component(components.api_server) if components.api_server.replicas else None,
-        trainer=_component(components.trainer),
-        environments=tuple(_component(component) for component in components.environments),
-        exporter=_component(decision.exporter) if decision.exporter else None,
+        api_server=_component(components.api_server, phase) if components.api_server.replicas else None,
+        trainer=_component(components.trainer, phase),
+        environments=tuple(_component(component, phase) for component in components.environments),
+        exporter=_component(decision.exporter, phase) if decision.exporter else None,
     )
 
 
-def _component(component: RunComponent) -> ComponentStatus:
+def _state(component: RunComponent, phase: Phase) -> PodState:
+    """Pods that are gone are missing only as long as the run needs them."""
+    state = component_state(component)
+    if state != "Missing" or phase not in RESTING_PHASES:
+        return state
+    return "Completed" if phase == "Completed" else "Stopped"
+
+
+def _component(component: RunComponent, phase: Phase) -> ComponentStatus:
     return msgspec.structs.replace(
         component.record,
-        state=component_state(component),
+        state=_state(component, phase),
         replicas=component.replicas,
         ready=component.ready,
         pod=component.pods[0].name if component.pods else "",
@@ -136,7 +145,9 @@ def _conditions(situation: Situation, decision: Decision) -> tuple[Condition, ..
     if decision.is_stalled:
         wanted.append(("Stalled", "True", reason, message))
     if phase in FINISHED_PHASES:
+        wanted.append(("Finished", "True", reason, message))
         wanted.append(("Succeeded", "True" if phase == "Completed" else "False", reason, message))
+        wanted.append(("Failed", "True" if phase == "Failed" else "False", reason, message))
     return _built(situation, wanted)
 
 
@@ -151,7 +162,7 @@ def _component_conditions(decision: Decision) -> list[Wanted]:
             found.append((condition, "True", "Ready", ""))
         else:
             count = f"{behind.ready} of {behind.replicas} pods are ready" if behind.replicas > 1 else ""
-            found.append((condition, "False", component_state(behind), count))
+            found.append((condition, "False", _state(behind, decision.phase), count))
     return found
 
 
@@ -174,7 +185,7 @@ def write_time(situation: Situation, new: TrainingRunStatus) -> datetime | None:
 
 
 def _begun(situation: Situation) -> datetime:
-    """When the first object of the run was made; a run may have waited long for its turn before that."""
+    """When the first object of the run was made; a run may have been queued long before that."""
     made = [seen.created_at for seen in situation.observed.objects.values()]
     asked = situation.run.metadata.creation_timestamp if situation.observed.refused else None
     return earliest([*made, _first_pod_time(situation), asked]) or situation.now
@@ -190,7 +201,7 @@ def _can_wait(old: TrainingRunStatus, new: TrainingRunStatus) -> bool:
 
 
 def _is_waiting(status: TrainingRunStatus) -> bool:
-    """For something outside the run: nothing that would soon be said again is on its way."""
+    """For something outside the run: no other status will follow soon."""
     reconciling = status.condition("Reconciling")
     return reconciling is not None and reconciling.reason.startswith("WaitingFor")
 

@@ -19,14 +19,14 @@ FIELDS = [
 
 def entry(*, is_ready: bool = True, stalled: str = "", generation: int = 1, **spec: Any) -> AnyEnvironment:
     kind, truth = ("Stalled", "True") if stalled else ("Ready", "True" if is_ready else "False")
-    said = {"type": kind, "status": truth, "reason": "R", "message": stalled, "observedGeneration": 1}
+    report = {"type": kind, "status": truth, "reason": "R", "message": stalled, "observedGeneration": 1}
     return parse(
         {
             "metadata": {"name": "letters", "generation": generation},
             "spec": spec,
             "status": {
                 "observedGeneration": 1,
-                "conditions": [{**said, "lastTransitionTime": START.isoformat()}],
+                "conditions": [{**report, "lastTransitionTime": START.isoformat()}],
                 "fields": FIELDS,
             },
         }
@@ -61,7 +61,7 @@ class Named(World):
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (None, "Waiting for environment letters: there is no such Environment."),
+        (None, "Waiting for environment letters: the Environment does not exist."),
         (entry(is_ready=False), "Waiting for environment letters: it is being described."),
         (entry(generation=2), "Waiting for environment letters: it is being described."),
         (entry(stalled="It hangs."), "Waiting for environment letters: It hangs."),

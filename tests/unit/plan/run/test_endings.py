@@ -40,8 +40,8 @@ def test_the_last_step_before_a_stop_is_remembered() -> None:
     world.settle()
     world.terminate()
     world.settle()
-    said = Progress(state="saving", step=44, total_steps=100, checkpoint=CheckpointInfo(step=44, path="/x/44"))
-    world.end_pod(world.named("trainer"), 0, reason="Stopped", step=44, progress=said)
+    report = Progress(state="saving", step=44, total_steps=100, checkpoint=CheckpointInfo(step=44, path="/x/44"))
+    world.end_pod(world.named("trainer"), 0, reason="Stopped", step=44, progress=report)
     for _ in range(3):
         world.settle()
         world.terminate()
@@ -134,8 +134,8 @@ def test_completion_needs_the_trainers_word_and_all_steps() -> None:
 def test_a_trainer_that_finishes_between_two_questions_is_complete_with_its_final_figures() -> None:
     world = running_world()
     world.make_progress(90, reward_mean=0.5)
-    said = Progress(state="finished", step=100, total_steps=100, reward_mean=0.95)
-    world.end_pod(world.named("trainer"), 0, reason="Finished", step=100, progress=said)
+    report = Progress(state="finished", step=100, total_steps=100, reward_mean=0.95)
+    world.end_pod(world.named("trainer"), 0, reason="Finished", step=100, progress=report)
     world.settle()
     assert world.phase == "Completed"
     assert world.now_status.results
@@ -262,3 +262,54 @@ def test_restarts_do_not_move_the_deadline() -> None:
     world.advance(101)
     world.settle()
     assert world.phase == "Failed"
+
+
+def finished(world: World, kind: str) -> str | None:
+    found = world.now_status.condition(kind)  # type: ignore[arg-type]
+    return found.status if found else None
+
+
+def test_waiting_for_the_end_works_for_success_and_for_failure() -> None:
+    world = running_world()
+    assert [finished(world, kind) for kind in ("Finished", "Succeeded", "Failed")] == [None, None, None]
+    world.make_progress(100, "finished")
+    world.settle()
+    assert [finished(world, kind) for kind in ("Finished", "Succeeded", "Failed")] == ["True", "True", "False"]
+    world = running_world(deadlineSeconds=60)
+    world.advance(61)
+    world.settle()
+    assert [finished(world, kind) for kind in ("Finished", "Succeeded", "Failed")] == ["True", "False", "True"]
+    world = running_world()
+    world.change_spec(stop=True)
+    for _ in range(4):
+        world.settle()
+        world.terminate()
+    assert [finished(world, kind) for kind in ("Finished", "Succeeded", "Failed")] == ["True", "False", "False"]
+
+
+@pytest.mark.parametrize(("ends", "state"), [("complete", "Completed"), ("stop", "Stopped")])
+def test_components_of_a_finished_run_are_not_missing(ends: str, state: str) -> None:
+    world = running_world()
+    if ends == "complete":
+        world.make_progress(100, "finished")
+    else:
+        world.change_spec(stop=True)
+    for _ in range(6):
+        world.settle()
+        world.terminate()
+        world.advance(61)
+    components = world.now_status.components
+    assert components
+    assert components.api_server
+    assert components.trainer
+    states = [components.api_server.state, components.trainer.state, *(each.state for each in components.environments)]
+    assert (world.pods, states) == ({}, [state] * 3)
+
+
+def test_steps_are_shown_with_their_total() -> None:
+    world = running_world()
+    world.make_progress(59)
+    world.advance(60)
+    world.settle()
+    assert world.now_status.progress
+    assert world.now_status.progress.steps == "59/100"

@@ -50,8 +50,8 @@ def test_the_export_and_what_it_leaves() -> None:
     assert kstatus(world.run) == "Current", "the run is done, whatever becomes of the export"
     world.start_pod(world.named("exporter"))
     uid = world.pods[world.named("exporter")]["metadata"]["uid"]
-    said = ExportProgress(state="writing", artifact="model-q8_0.gguf", done_bytes=160, total_bytes=640)
-    world.probes = msgspec.structs.replace(world.probes, exporter=Probe(pod_uid=uid, taken_at=world.now, answer=said))
+    report = ExportProgress(state="writing", artifact="model-q8_0.gguf", done_bytes=160, total_bytes=640)
+    world.probes = msgspec.structs.replace(world.probes, exporter=Probe(pod_uid=uid, taken_at=world.now, answer=report))
     world.advance(60)
     world.settle()
     export = world.now_status.export

@@ -198,9 +198,7 @@ def test_a_run_waits_for_its_turn_and_says_so() -> None:
     status = world.now_status
     assert world.pods == {}
     assert (status.phase, status.queued_since) == ("Pending", START)
-    assert status.message == (
-        "Waiting for its turn: by TrainingPolicy team, 1 run is at work in this namespace at the same time."
-    )
+    assert status.message == ("Queued: TrainingPolicy team allows 1 active run in this namespace.")
     reconciling = status.condition("Reconciling")
     assert reconciling is not None
     assert reconciling.reason == "Queued"
@@ -221,7 +219,7 @@ def test_a_waiting_run_is_judged_by_the_policies_of_the_day_it_starts() -> None:
     world.policies = (policy(limits={"activeRuns": 5, "steps": 10}),)
     world.settle()
     assert "training.steps: 100 is more than 10" in accepted(world)[1]
-    assert world.now_status.queued_since is None, "it holds up nobody"
+    assert world.now_status.queued_since is None, "it blocks no other run"
 
 
 def test_a_waiting_run_can_be_stopped() -> None:

@@ -210,7 +210,7 @@ def test_a_run_lives_and_ends_under_the_policy_it_was_started_under(
         world.reconcile()
         status = world.now_status
         assert before in (None, status.policy)
-        assert not (status.queued_since and world.pods), "nobody is at work while in line"
+        assert not (status.queued_since and world.pods), "no pod exists while the run is queued"
         gpus = status.policy.locked["trainer"]["gpus"] if status.policy else 1
         assert {gpus_of(pod) for pod in world.pods.values()} <= {gpus, None}
         kstatus(world.run)

@@ -1,4 +1,4 @@
-"""A standstill is found, explained, and, where asked for, ended."""
+"""A stall is detected, explained, and, where asked for, ended."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What reaches a status, and when: honest, and no write that nobody would miss."""
+"""What reaches a status, and when: complete, and without needless writes."""
 
 import itertools
 from datetime import timedelta
@@ -190,8 +190,8 @@ def test_volumes_that_do_not_come_are_named_after_a_while() -> None:
     world.advance(30)
     world.settle()
     assert world.now_status.message == (
-        "The trainer waits for its volumes or its network on node gpu-1; it mounts ConfigMap rewards; "
-        f"`kubectl describe pod {world.named('trainer')}` says what is missing."
+        "The trainer: volumes or network not ready on node gpu-1; it mounts ConfigMap rewards; "
+        f"`kubectl describe pod {world.named('trainer')}` shows what is missing."
     )
     unprepared["status"] = "True"
     world.settle()
@@ -212,7 +212,7 @@ def test_a_pod_that_does_not_end_is_reported_and_never_forced() -> None:
     world.pods[world.named("trainer")]["spec"]["nodeName"] = "lost-node"
     world.advance(400)
     world.settle()
-    assert "on node lost-node does not end" in world.now_status.message
+    assert "on node lost-node does not terminate" in world.now_status.message
     assert world.plan().actions == ()
 
 
@@ -268,13 +268,13 @@ def test_a_spec_that_does_not_decode_is_reported_once_with_its_field() -> None:
     }
     run = parse(body)
     assert isinstance(run, UnreadableRun)
-    said = plan(run, Observed(), START, World().settings)
-    assert said.actions == ()
-    assert said.status
-    assert said.status.phase == "Running"
-    assert said.status.message == "The spec is not valid: spec.training.steps: expected `int`, got `str`."
-    assert said.status.observed_generation == 3
-    again = msgspec.structs.replace(run, status=said.status)
+    planned = plan(run, Observed(), START, World().settings)
+    assert planned.actions == ()
+    assert planned.status
+    assert planned.status.phase == "Running"
+    assert planned.status.message == "The spec is not valid: spec.training.steps: expected `int`, got `str`."
+    assert planned.status.observed_generation == 3
+    again = msgspec.structs.replace(run, status=planned.status)
     assert plan(again, Observed(), START + timedelta(hours=1), World().settings).status is None
 
 

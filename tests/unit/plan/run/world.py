@@ -226,8 +226,8 @@ class World:
     def make_progress(self, step: int, state: str = "training", total_steps: int = 100, **more: Any) -> None:
         uid = self.pods[self.named("trainer")]["metadata"]["uid"]
         moment = self.now.isoformat()
-        said = Progress(state=state, step=step, total_steps=total_steps, last_step_time=moment, **more)
-        probe = Probe(pod_uid=uid, taken_at=self.now, answer=said)
+        report = Progress(state=state, step=step, total_steps=total_steps, last_step_time=moment, **more)
+        probe = Probe(pod_uid=uid, taken_at=self.now, answer=report)
         self.probes = msgspec.structs.replace(self.probes, trainer=probe)
 
     def change_spec(self, **changes: Any) -> None:
