@@ -1,20 +1,20 @@
-"""Text that has to fit, counted in the columns it takes on a terminal: clipped, wrapped, or in a table."""
+"""Text that fits a width, counted in columns of a terminal: clipped, wrapped, or in a table."""
 
 from __future__ import annotations
 
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Final
 
 UNLIMITED: Final = sys.maxsize
-NARROWEST: Final = 5  # a column of a table: less says nothing
+NARROWEST: Final = 5  # column of a table
 GAP: Final = 2
 
 
 def columns(text: str) -> int:
-    return sum(map(_columns, text))
+    """A control character counts as one: it is replaced before it is printed."""
+    return len(text) if text.isascii() else sum(map(_columns, _letters(text)))
 
 
 def clip(text: str, width: int) -> str:
@@ -30,13 +30,13 @@ def wrap(text: str, width: int) -> list[str]:
             continue
         rest = word
         while rest:
-            lines.append(_head(rest, width) or rest[0])
+            lines.append(_head(rest, width) or _letters(rest)[0])
             rest = rest.removeprefix(lines[-1])
     return lines[1:] or lines
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int = UNLIMITED) -> list[str]:
-    """Where it is too wide, the widest column gives way first; of equals, the last."""
+    """Where it is too wide, the widest column is narrowed first; of equals, the last."""
     everything = [header, *rows]
     widths = [max(map(columns, cells)) for cells in zip(*everything, strict=True)]
     while sum(widths) + GAP * (len(widths) - 1) > width and max(widths) > NARROWEST:
@@ -59,7 +59,7 @@ def without_columns(
 
 
 def first_rows(lines: Sequence[str], room: int) -> list[str]:
-    """Of a table, its header and what there is room for; the last line says how many rows are missing."""
+    """The header of a table and the rows that fit; the last line counts the others."""
     if len(lines) <= room:
         return list(lines)
     hidden = len(lines) - max(room - 1, 1)
@@ -72,10 +72,21 @@ def _cell(text: str, width: int) -> str:
 
 
 def _head(text: str, width: int) -> str:
-    return text[: sum(end <= width for end in accumulate(map(_columns, text)))]
+    """What fits, without cutting through what is one letter to its reader, such as a joined emoji."""
+    if text.isascii():
+        return text[: max(width, 0)]
+    letters = _letters(text)
+    return "".join(letters[: sum(end <= width for end in accumulate(map(_columns, letters)))])
+
+
+def _letters(text: str) -> list[str]:
+    from wcwidth import iter_graphemes
+
+    return list(iter_graphemes(text))
 
 
 def _columns(letter: str) -> int:
-    if unicodedata.category(letter) in ("Mn", "Me"):  # an accent stands on the letter before it
-        return 0
-    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+    from wcwidth import wcswidth
+
+    width = wcswidth(letter)
+    return len(letter) if width < 0 else width

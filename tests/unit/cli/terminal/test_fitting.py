@@ -6,6 +6,7 @@ import pytest
 
 from clotho.cli.terminal import fitting
 
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # one emoji of five code points, two columns wide
 ROWS = [["letters", "letters-29a772e1-env-letters-0"], ["trainer", "letters-29a772e1-trainer"]]
 
 
@@ -18,6 +19,10 @@ ROWS = [["letters", "letters-29a772e1-env-letters-0"], ["trainer", "letters-29a7
         ("東京都", 5, "東京…"),
         ("東京都", 4, "東…"),
         ("e\u0301te\u0301", 3, "e\u0301te\u0301"),
+        (FAMILY, 2, FAMILY),
+        (f"{FAMILY}{FAMILY}", 3, f"{FAMILY}…"),
+        ("한국", 3, "한…"),
+        ("\u2601\ufe0f!", 3, "\u2601\ufe0f!"),
     ],
 )
 def test_clip(text: str, width: int, expected: str) -> None:
