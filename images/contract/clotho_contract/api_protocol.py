@@ -103,6 +103,9 @@ class CurrentStep(Struct, frozen=True):
     current_step: int
 
 
+MOST_LISTED: Final = 100
+
+
 class ConnectedEnvironment(Struct, frozen=True, kw_only=True):
     id: int
     name: str
@@ -121,7 +124,14 @@ class ApiStatus(Struct, frozen=True, kw_only=True):
     registered: bool = False  # a trainer has registered
     leased_batches: int = 0
     last_lease_time: str | None = None  # RFC 3339; since the server started
-    environments: tuple[ConnectedEnvironment, ...] = ()
+    environments_connected: int = 0
+    environments: tuple[ConnectedEnvironment, ...] = ()  # the first MOST_LISTED of them
+    storage_problem: str = ""  # why groups are refused although the queue is not full
+
+    @property
+    def connected_count(self) -> int:
+        """Older servers list all environments and do not count them."""
+        return max(self.environments_connected, len(self.environments))
 
 
 class _Problem(Struct):

@@ -37,7 +37,8 @@ def queue_status(answer: ApiStatus, batch_size: int) -> QueueStatus:
         queue_groups=answer.queue_size,
         batches_ready=answer.queue_sequences // batch_size + answer.leased_batches,
         is_full=answer.full,
-        environments_connected=len(answer.environments),
+        environments_connected=answer.connected_count,
+        storage_problem=answer.storage_problem[:500],
     )
 
 

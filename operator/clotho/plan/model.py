@@ -74,6 +74,7 @@ class QueueStatus(Struct, frozen=True, kw_only=True):
     batches_ready: int = 0  # complete batches that wait for the trainer, leased ones included
     is_full: bool = False
     environments_connected: int = 0
+    storage_problem: str = ""  # groups are refused because the API server's volume is full
 
 
 class Probes(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from clotho.manager.metrics import Metrics as OperatorMetrics
 from clotho.manager.metrics import RunCollector
+from clotho_api_server.state.disk import Disk
 from clotho_api_server.state.metrics import Metrics as ApiServerMetrics
 from clotho_dev.chart import generate
 from clotho_environment.pod.telemetry import Telemetry
@@ -31,7 +32,12 @@ def exported_names() -> set[str]:
     operator = CollectorRegistry()
     OperatorMetrics(operator)
     operator.register(RunCollector(list, lambda _: None, lambda: True))
-    registries = [operator, Telemetry().registry, Board(1, 1.0).registry, ApiServerMetrics(no_state, 0).registry]
+    registries = [
+        operator,
+        Telemetry().registry,
+        Board(1, 1.0).registry,
+        ApiServerMetrics(no_state, 0, Disk(Path())).registry,
+    ]
     names: set[str] = set()
     for registry in registries:
         for name in registry._names_to_collectors:

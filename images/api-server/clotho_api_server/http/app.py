@@ -31,7 +31,7 @@ def create_app(folder: Path, settings: ServiceSettings, access: Access) -> web.A
     add_health_routes(
         app,
         healthy=lambda: service.problem,
-        ready=lambda: service.problem or ("shutting down" if service.closing else None),
+        ready=lambda: service.problem or service.storage_problem or ("shutting down" if service.closing else None),
         registry=service.metrics.registry,
     )
     app.cleanup_ctx.append(_running)

@@ -10,7 +10,7 @@ from clotho_api_server.http.answers import answer, asked
 from clotho_api_server.refusals import UnknownError
 from clotho_api_server.state.service import Service
 from clotho_api_server.state.shares import environment_status
-from clotho_contract.api_protocol import ApiStatus, ConnectedEnvironment, EnvIdentifier, Info
+from clotho_contract.api_protocol import MOST_LISTED, ApiStatus, ConnectedEnvironment, EnvIdentifier, Info
 
 _NO_EXAMPLE: Final = msgspec.json.encode(
     dict.fromkeys(
@@ -52,6 +52,7 @@ class Information:
 
     async def status(self, _: web.Request) -> web.Response:
         service, state, now = self._service, self._service.state, time.monotonic()
+        connected = [env for env in state.environments.values() if env.connected]
         environments = [
             ConnectedEnvironment(
                 id=env.id,
@@ -59,8 +60,7 @@ class Information:
                 seconds_since_heard=round(service.presence.silence(env.id, now), 3),
                 queued_groups=sum(state.queued.get(env.id, {}).values()),
             )
-            for env in state.environments.values()
-            if env.connected
+            for env in connected[:MOST_LISTED]
         ]
         return answer(
             ApiStatus(
@@ -72,7 +72,9 @@ class Information:
                 registered=state.registration is not None,
                 leased_batches=state.leased_batches,
                 last_lease_time=service.last_lease.isoformat() if service.last_lease else None,
+                environments_connected=len(connected),
                 environments=tuple(environments),
+                storage_problem=service.storage_problem or "",
             )
         )
 

@@ -202,6 +202,7 @@ class Ledger:
         reached = self._limits.reached_by(state) if heeds_429 else self._limits.bytes_reached_by(state)
         if reached and not all(is_welcome(state, group.env_id) for group in groups):
             raise queue_is_full(state, self._limits, heeds_429=heeds_429)
+        self._segments.disk.check_room(sum(len(group.body) for group in groups))
 
     def _add(self, group: Group) -> Accepted:
         if self._is_stale(group.policy_version):
@@ -298,6 +299,10 @@ class Ledger:
 
     def forget_delivered(self) -> None:
         self._forget_trained("plain")
+
+    def forget_retained(self) -> None:
+        """The volume is full: trained groups are not kept for a trainer that goes back to an older checkpoint."""
+        self._forget_trained("TRUE")
 
     def checkpointed(self, step: int) -> None:
         """A checkpoint holds everything up to this step: those groups are needed no more."""

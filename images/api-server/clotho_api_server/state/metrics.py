@@ -6,6 +6,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from clotho_api_server.state.batching import EnvId
+from clotho_api_server.state.disk import Disk
 from clotho_api_server.state.shares import Snapshot
 
 MOST_NAMES: Final = 100  # names come from strangers; more of them share one label
@@ -14,7 +15,7 @@ _WAITS: Final = (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800)
 
 
 class Metrics:
-    def __init__(self, state: Callable[[], Snapshot], max_queue_bytes: int) -> None:
+    def __init__(self, state: Callable[[], Snapshot], max_queue_bytes: int, disk: Disk) -> None:
         self.registry = CollectorRegistry()
         self._state = state
         self._names: set[str] = set()
@@ -25,6 +26,8 @@ class Metrics:
         gauge("queue_groups", "Groups that wait for the trainer.", lambda s: s.queue_groups)
         gauge("queue_bytes", "Their size on disk.", lambda s: s.queue_bytes)
         gauge("queue_limit_bytes", "The size at which groups are refused.", lambda _: max_queue_bytes)
+        gauge("disk_free_bytes", "Free space of the data volume.", lambda _: disk.free_bytes)
+        gauge("disk_full", "1 while groups are refused because the volume is full.", lambda _: disk.problem is not None)
         gauge("queue_sequences", "Their sequences.", lambda s: s.sequences)
         gauge("retained_bytes", "Trained groups kept until a checkpoint holds them.", lambda s: s.retained_bytes)
         gauge("current_step", "Optimiser steps that the trainer has acknowledged.", lambda s: s.step)

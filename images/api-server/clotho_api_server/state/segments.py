@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from clotho_api_server.state.disk import Disk
+
 log = logging.getLogger(__name__)
 FOLDER_NAME: Final = "groups"
 SEGMENT_BYTES: Final = 64 * 1024**2  # one group that stays keeps at most this much from being deleted
@@ -28,6 +30,7 @@ class Segments:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER_NAME
         self._folder.mkdir(parents=True, exist_ok=True)
+        self.disk = Disk(self._folder)
         _flush_folder(folder)
         self._numbers = {int(path.name) for path in self._folder.iterdir()}
         self._last = max(self._numbers, default=0)

@@ -37,7 +37,6 @@ class Service:
     def __init__(self, folder: Path, settings: ServiceSettings) -> None:
         self.settings = settings
         self.state = Snapshot()
-        self.metrics = Metrics(lambda: self.state, settings.limits.max_queue_bytes)
         self.presence = Presence(settings.environment_timeout, time.monotonic())
         self.closing = False
         self.last_lease: datetime | None = None
@@ -45,6 +44,7 @@ class Service:
         self._changed = asyncio.Event()
         connection = open_database(folder)
         self._segments = Segments(folder)
+        self.metrics = Metrics(lambda: self.state, settings.limits.max_queue_bytes, self._segments.disk)
         ledger = Ledger(connection, self._segments, settings.limits)
         self._journal = Journal(connection, ledger, self._publish, self.metrics.disk_write.observe)
         self._reader = open_reader(folder)
@@ -118,6 +118,9 @@ class Service:
                 log.warning("leases and silent environments were not looked after: %s", error)
 
     async def _sweep_once(self) -> None:
+        if self.state.retained_bytes and self._segments.disk.problem:
+            log.warning("the volume is full: trained groups that no checkpoint holds yet are deleted")
+            await self.change(lambda ledger: ledger.forget_retained())
         if self.state.leased_batches:
             expired = await self.change(lambda ledger: ledger.expire(time.monotonic()))
             self.metrics.lease_expiries.inc(expired)
@@ -131,6 +134,10 @@ class Service:
     @property
     def problem(self) -> str | None:
         return self._journal.problem
+
+    @property
+    def storage_problem(self) -> str | None:
+        return self._segments.disk.problem
 
     async def _places(self, which: str, values: tuple[int, ...]) -> list[Place]:
         def query() -> list[Place]:

@@ -79,12 +79,15 @@ def last_movement(situation: Situation) -> datetime | None:
 
 
 def find_cause(situation: Situation) -> Cause:
+    probes, components = situation.observed.probes, situation.components
+    queue = probes.api_server.answer if probes.api_server else None
+    if queue is not None and queue.storage_problem:
+        return Cause(name="APIServerVolumeFull", explanation=queue.storage_problem, guilty=API_SERVER)
     for component in situation.components:
         if not component.is_ready:
             return Cause(
                 name=_NOT_READY[component.kind], explanation=f"{component.title} is not ready", guilty=component.kind
             )
-    probes, components = situation.observed.probes, situation.components
     if problem := _silence(probes.api_server, components.api_server):
         words = f"the API server does not answer ({problem})"
         return Cause(name="APIServerNotAnswering", explanation=words, guilty=API_SERVER)
@@ -96,7 +99,6 @@ def find_cause(situation: Situation) -> Cause:
     if problem := _silence(probes.inference, components.trainer):
         words = f"the inference server does not answer ({problem})"
         return Cause(name="InferenceNotAnswering", explanation=words, guilty=TRAINER)
-    queue = probes.api_server.answer if probes.api_server else None
     if queue is None:
         return Cause(name="Unknown", explanation="the API server has not been asked yet", guilty=None)
     if queue.batches_ready:

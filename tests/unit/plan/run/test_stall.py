@@ -41,6 +41,11 @@ def probe(world: World, **answers: Any) -> None:
         ({"inference": "timed out"}, "InferenceNotAnswering", "the inference server does not answer"),
         ({"api_server": QueueStatus(batches_ready=2)}, "TrainerHung", "2 complete batches wait"),
         (
+            {"api_server": QueueStatus(storage_problem="the API server's volume is full")},
+            "APIServerVolumeFull",
+            "the API server's volume is full",
+        ),
+        (
             {"api_server": QueueStatus(is_full=True, queue_groups=9)},
             "APIServerFull",
             "9 groups that do not make a batch",

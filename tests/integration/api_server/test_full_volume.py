@@ -1,0 +1,84 @@
+"""A full volume refuses groups and names itself; leases and acknowledgements drain it."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import PropertyMock
+
+import pytest
+
+from clotho_api_server.state import disk
+from clotho_api_server.state import service as service_module
+from clotho_api_server.state.disk import RESERVE_BYTES, Disk
+
+
+def group(mark: int) -> dict[str, object]:
+    return {"tokens": [[mark]] * 2, "masks": [[mark]] * 2, "scores": [1.0, 0.0]}
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> PropertyMock:
+    space = PropertyMock(return_value=10 * RESERVE_BYTES)
+    monkeypatch.setattr(Disk, "free_bytes", space)
+    return space
+
+
+async def text(api, path: str) -> tuple[int, str]:
+    async with api.session.get(api.url + path) as response:
+        return response.status, await response.text()
+
+
+async def test_the_queue_drains_although_the_volume_is_full(api, free: PropertyMock) -> None:
+    await api.register(batch_size=2)
+    await api.post("/scored_data", group(1))
+    free.return_value = RESERVE_BYTES - 1
+    refused = await api.post("/scored_data", group(2), status=503)
+    assert "the API server's volume is full" in refused["detail"]
+    lease = await api.post("/lease", {})
+    assert await api.post(f"/lease/{lease['lease_id']}/ack", {"step": 1}) == {"current_step": 1}
+    free.return_value = 10 * RESERVE_BYTES
+    await api.post("/scored_data", group(2))
+
+
+async def test_the_cause_is_in_the_status_the_readiness_and_the_metrics(api, free: PropertyMock) -> None:
+    assert ((await api.get("/status"))["storage_problem"], await text(api, "/readyz")) == ("", (200, "ok\n"))
+    assert "clotho_api_disk_full 0.0" in (await text(api, "/metrics"))[1]
+    free.return_value = 5
+    assert (await api.get("/status"))["storage_problem"] == disk.PROBLEM
+    assert await text(api, "/readyz") == (503, disk.PROBLEM + "\n")
+    assert (await text(api, "/healthz"))[0] == 200
+    metrics = (await text(api, "/metrics"))[1]
+    assert "clotho_api_disk_full 1.0" in metrics
+    assert "clotho_api_disk_free_bytes 5.0" in metrics
+
+
+async def test_trained_groups_make_room_before_a_checkpoint_holds_them(
+    api, free: PropertyMock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that waits for groups saves no checkpoint, so nothing else would free the space."""
+    monkeypatch.setattr(service_module, "SWEEP_SECONDS", 0.01)
+    await api.register(batch_size=2)
+    await api.post("/scored_data", group(1))
+    lease = await api.post("/lease", {})
+    await api.post(f"/lease/{lease['lease_id']}/ack", {"step": 1})
+    assert api.service.state.retained_bytes > 0
+    free.return_value = 5
+    async with asyncio.timeout(30):
+        assert await api.service.until(lambda state: state.retained_bytes == 0, 30)
+
+
+async def test_a_body_that_would_use_the_reserve_is_refused(api, free: PropertyMock) -> None:
+    free.return_value = RESERVE_BYTES + 50
+    await api.post("/scored_data", group(1), status=503)
+    assert (await text(api, "/readyz"))[0] == 200
+
+
+async def test_the_status_is_bounded_however_many_environments_register(api) -> None:
+    await api.register(batch_size=2)
+    await api.get("/batch")
+    for number in range(120):
+        await api.post(
+            "/register-env", {"max_token_length": 9, "desired_name": str(number), "weight": 1, "group_size": 2}
+        )
+    status = await api.get("/status")
+    assert (len(status["environments"]), status["environments_connected"]) == (100, 120)
