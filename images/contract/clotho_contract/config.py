@@ -67,6 +67,7 @@ class RunConfig(Settings, frozen=True):
     api_server: ApiServerConfig = field(default_factory=ApiServerConfig)
     wandb: Wandb | None = None
     stall_after_seconds: PositiveInt = 1800
+    continues_other_runs: bool = False  # without checkpoints of its own, the run starts from another run's
 
     def environment(self, name: str) -> EnvironmentConfig:
         for candidate in self.environments:

@@ -27,6 +27,7 @@ class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     state: str  # a State; a reader survives those of a newer trainer
     step: Count
     total_steps: Count
+    configured_steps: Count = 0  # training.steps; total_steps is smaller where the data ends before
     policy_version: Count = 0
     reward_mean: float | None = None
     loss: float | None = None

@@ -95,6 +95,10 @@ class Checkpoint(Settings, frozen=True):
         PositiveInt, Meta(description="Save after this many steps; also at the end and on stop.")
     ] = 25
     keep: Annotated[PositiveInt, Meta(description="How many of the newest checkpoints stay on the volume.")] = 3
+    on_damage: Annotated[
+        Literal["Fail", "StartOver"],
+        Meta(description="What to do when no checkpoint on the volume can be read: fail, or start again at step 1."),
+    ] = "Fail"
 
 
 class Training(Settings, frozen=True):

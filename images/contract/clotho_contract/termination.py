@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -16,6 +16,8 @@ Reason = Literal[
     "Stopped",  # asked to by a signal, state saved
     "InvalidConfig",  # permanent: trying again cannot help
     "ModelUnreadable",
+    "ModelTooLarge",  # permanent: memory ran out while the model was loaded
+    "CheckpointsDamaged",  # permanent: none can be read, and the config does not allow to start over
     "OutOfMemory",
     "NonFiniteLoss",
     "Unauthorized",
@@ -23,6 +25,7 @@ Reason = Literal[
     "EnvironmentFailed",
     "InternalError",
 ]
+PERMANENT: Final[frozenset[Reason]] = frozenset({"InvalidConfig", "ModelTooLarge", "CheckpointsDamaged"})
 LIMIT = 4096  # what the kubelet keeps
 Count = Annotated[int, Meta(ge=0, le=2**53)]  # a stranger's code may have written it
 

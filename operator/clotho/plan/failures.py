@@ -24,7 +24,6 @@ _INFRASTRUCTURE: Final = {
     "NodeAffinity": "NotAdmitted",
     "UnexpectedAdmissionError": "NotAdmitted",
 }
-_PERMANENT: Final = frozenset({"InvalidConfig", "CheckpointsDamaged"})
 _DEPENDENCY: Final = "DependencyUnavailable"
 _MESSAGE_LIMIT: Final = 500
 
@@ -77,7 +76,7 @@ def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminat
         reason=words.reason,
         explanation=f"{title}{where} failed{step} ({words.reason}): {_clip(words.message).rstrip('.')}",
         exit_code=state.exit_code,
-        is_permanent=words.reason in _PERMANENT,
+        is_permanent=words.reason in termination.PERMANENT,
         is_infrastructure=words.reason == _DEPENDENCY,
     )
 

@@ -35,6 +35,7 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
         api_server=contract.ApiServerConfig(max_queue_bytes=_queue_limit(spec.storage)),
         wandb=wandb and _as(Wandb, wandb),
         stall_after_seconds=spec.stall.after_seconds,
+        continues_other_runs=bool(spec.storage.claim_name),
     )
 
 
