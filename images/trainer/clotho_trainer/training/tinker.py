@@ -30,6 +30,8 @@ _KEY = "TINKER_API_KEY"
 _STATE = "tinker.json"  # in a checkpoint: where the service keeps the weights and the optimiser
 _LOSSES = {"grpo": "ppo", "bnpo": "ppo", "dr_grpo": "ppo", "dapo": "ppo", "cispo": "cispo"}
 
+_REFUSALS = frozenset({400, 404, 413, 422})
+
 Result = TypeVar("Result")
 
 
@@ -255,4 +257,12 @@ def _asked(sdk: Any, request: Callable[[], Result]) -> Result:
     except (sdk.AuthenticationError, sdk.PermissionDeniedError) as error:
         raise TrainerError("Unauthorized", f"the Tinker service refused ${_KEY}: {error}") from error
     except sdk.TinkerError as error:
+        if _is_about_content(error):
+            raise TrainerError("InvalidConfig", f"the Tinker service refused a request: {error}") from error
         raise TrainerError("DependencyUnavailable", f"the Tinker service failed: {error}") from error
+
+
+def _is_about_content(error: Any) -> bool:
+    """The same request would be refused again: by its status, or by the category of a queued request's failure."""
+    category = getattr(getattr(error, "category", None), "name", "")
+    return getattr(error, "status_code", None) in _REFUSALS or category == "User"
