@@ -1,7 +1,7 @@
-"""Every way in which training can end badly, said in one sentence and with a reason the operator understands."""
+"""Every way in which training can fail, as one sentence and a reason that the operator acts on."""
 
 from clotho_contract.config import ConfigError
-from clotho_contract.termination import Reason, Termination
+from clotho_contract.termination import PERMANENT, Reason, Termination
 
 _PERMANENT_EXIT = 2
 
@@ -16,8 +16,18 @@ class TrainerError(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """By name, so that deciding it needs no torch."""
-    return type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError)
+    """By name and message, so that deciding it needs no torch: on a CPU it raises a plain RuntimeError."""
+    is_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError) or is_cpu
+
+
+def model_too_large(model: str, error: BaseException) -> TrainerError:
+    """Out of memory before the first step: loading again would end in the same way."""
+    return TrainerError(
+        "ModelTooLarge",
+        f"{model} does not fit into memory: {_first_line(error)}; use a GPU (or a memory limit) with more memory, "
+        "a smaller model, model.quantization nf4, or lower inference.maxBatchSize",
+    )
 
 
 def classify(error: BaseException, step: int | None) -> Termination:
@@ -34,7 +44,7 @@ def classify(error: BaseException, step: int | None) -> Termination:
 def exit_code(termination: Termination) -> int:
     if termination.reason in ("Finished", "Stopped"):
         return 0
-    return _PERMANENT_EXIT if termination.reason == "InvalidConfig" else 1
+    return _PERMANENT_EXIT if termination.reason in PERMANENT else 1
 
 
 def _first_line(error: BaseException) -> str:

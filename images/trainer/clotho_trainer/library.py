@@ -28,6 +28,7 @@ from clotho_trainer.rollouts.inline.rollouts import Conduct
 from clotho_trainer.rollouts.inline.source import InlineSource
 from clotho_trainer.rollouts.inline.task import Task, conduct_of, make_task, rewards_of
 from clotho_trainer.rollouts.inline.tools import tools_from
+from clotho_trainer.training import volume_lock
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.checkpoints import Checkpoints
 
@@ -126,7 +127,8 @@ def train(
         raise TrainerError("InvalidConfig", "training from Python needs inline: a dataset and rewards")
     task = _task(config.inline, dataset, rewards, tools)
     folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="clotho-"))
-    return _Job(config, InlineSource(config, config.inline, task), folder).run()
+    source = InlineSource(config, config.inline, task)
+    return _Job(msgspec.structs.replace(config, continues_other_runs=True), source, folder).run()
 
 
 class _Job:
@@ -136,8 +138,9 @@ class _Job:
         self._metrics: list[dict[str, float]] = []
         self._board = Board(config.training.steps, config.stall_after_seconds)
         self._board.on_report = lambda step, figures: self._metrics.append({"step": step, **figures})
-        self._checkpoints = Checkpoints(folder / "checkpoints", config.training.checkpoint.keep)
-        self._training = Training(config, lambda: config, source, self._checkpoints, self._board, folder)
+        self._checkpoints = Checkpoints(folder / "checkpoints", config.training.checkpoint.keep, config.run.id)
+        self._lock = volume_lock.held(folder, config.run, lambda reason: None)
+        self._training = Training(config, lambda: config.training.steps, source, self._checkpoints, self._board, folder)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
 
@@ -164,11 +167,12 @@ class _Job:
     async def _run(self) -> Termination:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            await self._training.load()
-            try:
-                return await self._training.run(self._stop, shows_bar=True)
-            finally:
-                await self._training.close()
+            async with self._lock:
+                await self._training.load()
+                try:
+                    return await self._training.run(self._stop, shows_bar=True)
+                finally:
+                    await self._training.close()
         except Exception as error:
             termination = classify(error, self._board.progress.step)
             if termination.reason == "InternalError":

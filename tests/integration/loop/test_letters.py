@@ -1,5 +1,6 @@
 """A policy that really learns: environment, API server and trainer as the processes they are in a pod."""
 
+import shutil
 import time
 from pathlib import Path
 from statistics import mean
@@ -59,3 +60,16 @@ def test_it_still_gets_there_when_each_process_is_killed_in_turn(model: Path, tm
         "the batches trained after the checkpoint come again, in their old order"
     )
     assert mean(rewards[-5:]) > LEARNED
+
+
+def test_losing_the_api_server_s_volume_costs_rollouts_and_not_the_policy(model: Path, tmp_path: Path) -> None:
+    ports = Ports()
+    with running(letters_config(model, ports, steps=20), ports, tmp_path) as run:
+        until(lambda: run.progress().get("step", 0) >= 6, run, "step 6")
+        run.kill("api-server")
+        shutil.rmtree(tmp_path / "api-server")
+        run.start("api-server")
+        assert run.wait("trainer", timeout=300) == 0, run.tail("trainer")
+        assert [step for step, _ in run.steps()] == list(range(1, 21)), "no step is lost or repeated"
+        assert run.server_status()["current_step"] == 20
+        assert (run.termination("trainer")["reason"], run.processes["environment"].poll()) == ("Finished", None)

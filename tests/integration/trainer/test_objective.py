@@ -68,6 +68,17 @@ def test_off_policy_samples_are_weighted_by_their_log_probabilities(model: Path,
     assert figures["clip_ratio/low_mean"] > 0.2
 
 
+@pytest.mark.parametrize(("epsilon_high", "is_clipped"), [(None, True), (0.2, True), (9.0, False)])
+def test_epsilon_high_is_the_upper_clip_range(
+    epsilon_high: float | None, is_clipped: bool, model: Path, tmp_path: Path
+) -> None:
+    """Samples that the policy finds about 1.6 times likelier than the behaviour policy did."""
+    policy = backend(config(model, loss=Loss(epsilon=0.2, epsilon_high=epsilon_high)), tmp_path)
+    likelier = [structs.replace(g, inference_logprobs=[[-4.6] * len(t) for t in g.tokens]) for g in groups(0)]
+    figures = policy.step(prepare(likelier, policy.rules, 0), 1e-2)
+    assert (figures["clip_ratio/high_mean"] > 0.2) is is_clipped
+
+
 def test_rows_without_log_probabilities_count_as_on_policy(model: Path, tmp_path: Path) -> None:
     figures = take_steps(backend(config(model), tmp_path), 1, logprobs=False)[0]
     assert figures["clip_ratio/region_mean"] == 0.0

@@ -53,7 +53,7 @@ async def test_adapters_train_over_a_base_of_four_bits(model: Path, tmp_path: Pa
     await trained.engine.stop()
     assert [len(completion.tokens) for completion in completions] == [4, 4]
 
-    saved = Checkpoints(tmp_path / "c", keep=1).write(2, trained.save)
+    saved = Checkpoints(tmp_path / "c", keep=1, run="a").write(2, trained.save)
     resumed = quantized(model, tmp_path)
     resumed.restore(Path(saved.path), 2)
     batch = prepare(groups(7), trained.rules, 2)

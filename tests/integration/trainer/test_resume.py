@@ -24,7 +24,7 @@ def test_the_loss_curve_of_a_resumed_run_is_that_of_an_uninterrupted_one(
     settings = config(model, lora=lora)
     uninterrupted = train(backend(settings, tmp_path), range(6))
 
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1, run="a")
     first = backend(settings, tmp_path)
     begun = train(first, range(3))
     saved = checkpoints.write(first.version, first.save)
@@ -42,7 +42,7 @@ def test_a_checkpoint_holds_what_others_can_load(model: Path, tmp_path: Path) ->
 
     policy = backend(config(model), tmp_path)
     train(policy, range(1))
-    folder = Path(Checkpoints(tmp_path / "c", keep=1).write(1, policy.save).path)
+    folder = Path(Checkpoints(tmp_path / "c", keep=1, run="a").write(1, policy.save).path)
     assert {"adapter_model.safetensors", "tokenizer.json", "optimizer.pt", "state.pt"} <= {
         p.name for p in folder.iterdir()
     }
@@ -56,7 +56,7 @@ def test_a_checkpoint_of_another_shape_is_refused_with_a_sentence(
     saved: int, resumed: int, model: Path, tmp_path: Path
 ) -> None:
     policy = backend(config(model, rank=saved), tmp_path)
-    folder = Path(Checkpoints(tmp_path / "c", keep=1).write(0, policy.save).path)
+    folder = Path(Checkpoints(tmp_path / "c", keep=1, run="a").write(0, policy.save).path)
     with pytest.raises(TrainerError, match="the checkpoint step-00000000 holds") as caught:
         backend(config(model, rank=resumed), tmp_path).restore(folder, 0)
     assert caught.value.reason == "InvalidConfig"

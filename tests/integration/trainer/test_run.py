@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,15 @@ from typing import Any
 import aiohttp
 import pytest
 from msgspec import structs
+from safetensors.torch import load_file, save_file
 
-from clotho_contract.config import RunConfig, render
+from clotho_contract import steering
+from clotho_contract.config import RunConfig, RunIdentity, render
 from clotho_contract.settings import Wandb
 from clotho_dev.ports import free_port
+from clotho_trainer.failures import exit_code
 from clotho_trainer.process.app import Options, train
+from clotho_trainer.training import volume_lock
 from integration.trainer.api_stand_in import TOKEN, api_server
 from integration.trainer.tiny import config, groups, with_model
 
@@ -131,6 +136,98 @@ async def test_steps_can_be_raised_while_the_run_goes_on(model: Path, tmp_path: 
     assert api.registrations[-1]["num_steps"] == 4
 
 
+async def test_steps_sent_over_http_count_before_the_file_changes(model: Path, tmp_path: Path) -> None:
+    async with api_server([groups(seed) for seed in range(4)]) as api:
+        chosen = options(at(config(model, steps=2), api.url), tmp_path)
+
+        async def raise_steps(step: int) -> None:
+            if step == 2:
+                url = f"http://127.0.0.1:{chosen.status_port}{steering.STEPS_PATH}"
+                headers = {"Authorization": f"Bearer {TOKEN}"}
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.put(url, data=steering.encode(4), headers=headers),
+                ):
+                    pass
+
+        api.on_acknowledge = raise_steps
+        end = await train(chosen)
+    assert (end.reason, end.step) == ("Finished", 4)
+    assert api.registrations[-1]["num_steps"] == 4
+
+
+def another_run(settings: RunConfig, **changes: Any) -> RunConfig:
+    return structs.replace(settings, run=RunIdentity(name="next", namespace="default", id="next-1"), **changes)
+
+
+async def test_a_run_that_continues_another_leaves_its_checkpoints_alone(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "checkpoints"
+    async with api_server([groups(seed) for seed in range(9)]) as api:
+        await train(options(at(config(model, steps=4), api.url), tmp_path))
+        before = sorted(path.name for path in folder.iterdir())
+        nothing_left = another_run(at(config(model, steps=4), api.url), continues_other_runs=True)
+        refused = await train(options(nothing_left, tmp_path))
+        longer = another_run(at(config(model, steps=9), api.url), continues_other_runs=True)
+        end = await train(options(longer, tmp_path))
+    assert (refused.reason, "nothing is left to train" in refused.message) == ("InvalidConfig", True)
+    assert (end.reason, end.step) == ("Finished", 9)
+    assert [each["starting_step"] for each in api.registrations] == [0, 4]
+    assert before == ["step-00000002", "step-00000004"]
+    assert sorted(path.name for path in folder.iterdir()) == [*before, "step-00000008", "step-00000009"]
+
+
+async def test_a_new_run_on_a_used_volume_starts_at_the_first_step(model: Path, tmp_path: Path) -> None:
+    async with api_server([groups(seed) for seed in range(5)]) as api:
+        await train(options(at(config(model, steps=2), api.url), tmp_path))
+        end = await train(options(another_run(at(config(model, steps=2), api.url)), tmp_path))
+    assert (end.reason, end.step) == ("Finished", 2)
+    assert api.acknowledged == [1, 2, 1, 2], "it is not Completed because another run is"
+    assert (tmp_path / "data" / "checkpoints" / "step-00000002-next-1").is_dir()
+
+
+async def test_a_volume_in_use_is_not_trained_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_lock, "USUAL", volume_lock.Timing(patience=0.0))
+    async with api_server([groups(0)]) as api:
+        settings = at(config(model), api.url)
+        async with volume_lock.held(tmp_path / "data", another_run(settings).run, print):
+            end = await train(options(settings, tmp_path))
+    assert end.reason == "DependencyUnavailable"
+    assert end.message.startswith("the volume is in use by default/next; stop that run")
+    assert api.registrations == []
+
+
+async def test_damaged_checkpoints_end_the_run_unless_it_may_start_over(model: Path, tmp_path: Path) -> None:
+    async with api_server([groups(seed) for seed in range(6)]) as api:
+        settings = at(config(model, steps=4), api.url)
+        await train(options(settings, tmp_path))
+        for weights in (tmp_path / "data" / "checkpoints").glob("*/adapter_model.safetensors"):
+            weights.write_bytes(b"")
+        damaged = await train(options(settings, tmp_path))
+        allowed = structs.replace(settings.training.checkpoint, on_damage="StartOver")
+        training = structs.replace(settings.training, checkpoint=allowed, steps=2)
+        again = await train(options(structs.replace(settings, training=training), tmp_path))
+    assert damaged.reason == "CheckpointsDamaged"
+    assert "step-00000004: adapter_model.safetensors has 0 bytes" in damaged.message
+    assert [each["starting_step"] for each in api.registrations] == [0, 0], "no registration at step 1 in silence"
+    assert (again.reason, again.step) == ("Finished", 2)
+
+
+async def test_a_model_that_does_not_fit_into_memory_is_not_worth_another_attempt(model: Path, tmp_path: Path) -> None:
+    huge = tmp_path / "huge"
+    shutil.copytree(model, huge)
+    shape = json.loads((huge / "config.json").read_text())
+    (huge / "config.json").write_text(json.dumps(shape | {"intermediate_size": 10**10}))  # terabytes a layer
+    weights = load_file(huge / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if ".mlp." not in name}
+    save_file(kept, huge / "model.safetensors", metadata={"format": "pt"})
+    async with api_server([]) as api:
+        end = await train(options(with_model(at(config(model), api.url), name=str(huge)), tmp_path))
+    assert end.reason == "ModelTooLarge"
+    assert end.message.startswith(f"{huge} does not fit into memory: ")
+    assert "model.quantization nf4" in end.message
+    assert exit_code(end) == 2
+
+
 async def test_a_batch_whose_lease_was_lost_is_not_trained_twice(model: Path, tmp_path: Path) -> None:
     async with api_server([groups(seed) for seed in range(3)]) as api:
         api.losing = 1
@@ -164,8 +261,6 @@ async def test_a_missing_model_is_said_in_one_sentence(model: Path, tmp_path: Pa
 
 
 async def test_a_broken_model_is_said_in_one_sentence(model: Path, tmp_path: Path) -> None:
-    import shutil
-
     broken = tmp_path / "broken"
     shutil.copytree(model, broken)
     (broken / "model.safetensors").write_bytes(b"not weights")
@@ -176,8 +271,6 @@ async def test_a_broken_model_is_said_in_one_sentence(model: Path, tmp_path: Pat
 
 
 async def test_a_tokenizer_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
-    import shutil
-
     other = tmp_path / "other"
     shutil.copytree(model, other)
     tokenizer = json.loads((other / "tokenizer.json").read_text())

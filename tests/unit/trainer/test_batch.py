@@ -117,6 +117,17 @@ def test_groups_of_a_policy_too_old_are_dropped_with_a_sentence() -> None:
     assert batch.figures["staleness/mean"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("limit", "age", "is_trained"),
+    [(2, 1, True), (2, 2, True), (2, 3, False), (0, 1000, True), (1, -1, True)],
+    ids=["younger", "just young enough", "one step too old", "no limit", "of a later policy"],
+)
+def test_a_group_is_trained_up_to_the_limit_of_staleness(limit: int, age: int, is_trained: bool) -> None:
+    group = a_group(generation_params=GenerationParams(10 - age))
+    batch = prepare([group], Rules(max_tokens=100, max_staleness=limit), version=10)
+    assert (bool(batch.rows), bool(batch.dropped)) == (is_trained, not is_trained)
+
+
 def test_the_figures_describe_the_batch() -> None:
     figures = prepare([a_group(), a_group(scores=[1.0, 1.0])], RULES, version=3).figures
     assert figures["reward/mean"] == 0.75

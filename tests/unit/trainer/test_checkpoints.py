@@ -1,11 +1,17 @@
 """A checkpoint is whole or it is not there."""
 
+import json
 import logging
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from clotho_contract.config import RunConfig, RunIdentity
+from clotho_contract.settings import Checkpoint, Model, Training
+from clotho_trainer.failures import TrainerError
 from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.resume import starting_point
 
 
 def fill(folder: Path) -> None:
@@ -16,7 +22,7 @@ def fill(folder: Path) -> None:
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Checkpoints:
-    return Checkpoints(tmp_path / "checkpoints", keep=2)
+    return Checkpoints(tmp_path / "checkpoints", keep=2, run="a")
 
 
 def test_the_newest_is_found_and_old_ones_go(checkpoints: Checkpoints) -> None:
@@ -40,7 +46,7 @@ def test_a_crash_while_writing_leaves_the_old_one(checkpoints: Checkpoints) -> N
     with pytest.raises(KeyboardInterrupt):
         checkpoints.write(10, crash)
     assert checkpoints.newest() == old
-    assert checkpoints.write(10, fill).step == 10, "what the crash left behind is in nobody's way"
+    assert checkpoints.write(10, fill).step == 10, "what the crash left behind is cleared away"
 
 
 @pytest.mark.parametrize(
@@ -65,8 +71,8 @@ def test_a_damaged_one_is_passed_over_with_a_warning(
 
 
 def test_damaged_newer_ones_never_push_out_what_was_just_written(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
-    roomier = Checkpoints(checkpoints.folder, keep=5)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1, run="a")
+    roomier = Checkpoints(checkpoints.folder, keep=5, run="a")
     roomier.write(25, fill)
     for step in (50, 75):
         (Path(roomier.write(step, fill).path) / "weights.bin").write_bytes(b"")
@@ -82,3 +88,110 @@ def test_a_damaged_one_can_be_written_again(checkpoints: Checkpoints) -> None:
     assert checkpoints.newest() is None
     checkpoints.write(5, fill)
     assert checkpoints.newest() == written
+
+
+@pytest.fixture
+def other(checkpoints: Checkpoints) -> Checkpoints:
+    """The same volume in the hands of another run."""
+    return Checkpoints(checkpoints.folder, keep=1, run="b")
+
+
+def test_another_run_s_checkpoints_are_never_pruned_or_replaced(checkpoints: Checkpoints, other: Checkpoints) -> None:
+    theirs = [checkpoints.write(step, fill) for step in (5, 10)]
+    own = [other.write(step, fill) for step in (7, 10, 12)]
+    assert checkpoints.newest() == theirs[-1]
+    assert other.newest() == own[-1]
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == [
+        "step-00000005",
+        "step-00000010",
+        "step-00000012",
+    ]
+    assert checkpoints.write(12, fill).path.endswith("step-00000012-a"), "step 12 of the other run keeps its name"
+    assert other.newest() == own[-1]
+
+
+def test_another_run_s_checkpoint_is_a_start_only_where_that_is_asked_for(
+    checkpoints: Checkpoints, other: Checkpoints
+) -> None:
+    theirs = checkpoints.write(10, fill)
+    assert other.survey().newest is None
+    found = other.survey(includes_other_runs=True).newest
+    assert found is not None
+    assert (found.info, found.run) == (theirs, "a")
+    own = other.write(3, fill)
+    found = other.survey(includes_other_runs=True).newest
+    assert found is not None
+    assert found.info == own, "a run that has trained goes on from its own"
+
+
+def test_checkpoints_of_the_first_release_belong_to_the_run_in_their_config(
+    checkpoints: Checkpoints, other: Checkpoints
+) -> None:
+    def fill_with_config(folder: Path) -> None:
+        fill(folder)
+        (folder / "training_config.json").write_text('{"step": 5, "config": {"run": {"id": "a"}}}')
+
+    written = Path(checkpoints.write(5, fill_with_config).path)
+    manifest = json.loads((written / "manifest.json").read_text())
+    del manifest["run"]
+    (written / "manifest.json").write_text(json.dumps(manifest))
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert newest.step == 5
+    assert other.newest() is None
+
+
+CONFIG = RunConfig(
+    run=RunIdentity(name="b", namespace="default", id="b"), model=Model(name="m"), training=Training(steps=10)
+)
+
+
+def starting_over(config: RunConfig) -> RunConfig:
+    checkpoint = Checkpoint(on_damage="StartOver")
+    return structs.replace(config, training=structs.replace(config.training, checkpoint=checkpoint))
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_fails_unless_it_may_start_over(other: Checkpoints) -> None:
+    assert starting_point(other, CONFIG) is None, "a new run"
+    for path in Path(other.write(5, fill).path).rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    with pytest.raises(
+        TrainerError, match=r"step-00000005: its manifest is unreadable .*onDamage: StartOver"
+    ) as caught:
+        starting_point(other, CONFIG)
+    assert caught.value.reason == "CheckpointsDamaged"
+    assert starting_point(other, starting_over(CONFIG)) is None
+    assert other.write(5, fill).step == 5
+    assert other.newest() is not None
+
+
+def test_an_older_whole_checkpoint_is_enough(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3, run="b")
+    checkpoints.write(3, fill)
+    (Path(checkpoints.write(5, fill).path) / "weights.bin").unlink()
+    start = starting_point(checkpoints, CONFIG)
+    assert start is not None
+    assert start.step == 3
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_volume_of_a_finished_run_does_not_complete_a_new_one(
+    continues: bool, checkpoints: Checkpoints, other: Checkpoints
+) -> None:
+    checkpoints.write(10, fill)
+    config = structs.replace(CONFIG, continues_other_runs=continues)
+    if not continues:
+        assert starting_point(other, config) is None
+        return
+    with pytest.raises(TrainerError, match=r"step 10 of run a, and training.steps is 10: .* raise training.steps"):
+        starting_point(other, config)
+    longer = structs.replace(config, training=Training(steps=11))
+    assert starting_point(other, longer) is not None
+
+
+def test_a_finished_run_that_is_restarted_is_still_finished(other: Checkpoints) -> None:
+    other.write(10, fill)
+    start = starting_point(other, CONFIG)
+    assert start is not None
+    assert start.step == 10

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from clotho_contract.config import Endpoints, RunConfig, RunIdentity
 from clotho_contract.progress import State
 from clotho_contract.settings import Model, Training
-from clotho_contract.trajectory import ScoredGroup
+from clotho_contract.trajectory import GenerationParams, ScoredGroup
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.training.batch import Batch, Rules
 from clotho_trainer.training.checkpoints import Checkpoints
@@ -95,9 +96,12 @@ class Source:
         return {}
 
 
-def loop_of(board: Board, backend: Backend, source: Source, folder: Path, executor: Executor) -> TrainingLoop:
+def loop_of(
+    board: Board, backend: Backend, source: Source, folder: Path, executor: Executor, steps: int = 2
+) -> TrainingLoop:
     tracker: Any = SimpleNamespace(log=lambda *_: None, wants_samples=lambda _: False)
-    return TrainingLoop(CONFIG, lambda: CONFIG, backend, source, Checkpoints(folder, keep=1), board, tracker, executor)
+    checkpoints = Checkpoints(folder, keep=1, run=CONFIG.run.id)
+    return TrainingLoop(CONFIG, lambda: steps, backend, source, checkpoints, board, tracker, executor)
 
 
 async def test_the_step_that_compiles_says_so_and_how_long_it_took(
@@ -134,3 +138,61 @@ async def test_data_that_gives_fewer_steps_makes_the_run_shorter(tmp_path: Path)
         end = await loop_of(board, Backend(board), ShortData(), tmp_path, executor).run(asyncio.Event())
     assert (end.reason, end.message) == ("Finished", "all 1 steps are done and saved")
     assert (board.progress.step, board.progress.total_steps) == (1, 1)
+
+
+class WatchingServer(Source):
+    """Notes which checkpoint was on the disk whenever the loop reported one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._checkpoints = Checkpoints(folder, keep=1, run=CONFIG.run.id)
+        self.reported: list[tuple[int, int | None]] = []
+
+    async def checkpointed(self, step: int) -> None:
+        newest = self._checkpoints.newest()
+        self.reported.append((step, newest.step if newest else None))
+
+
+async def test_a_checkpoint_is_reported_after_it_is_written(tmp_path: Path) -> None:
+    """The API server deletes the rollouts that a checkpoint covers: a report that comes first could lose them."""
+    board, source = Board(2, stall_seconds=60), WatchingServer(tmp_path)
+    with ThreadPoolExecutor(1) as executor:
+        await loop_of(board, Backend(board), source, tmp_path, executor).run(asyncio.Event())
+    assert source.reported == [(2, 2)]
+
+
+class StaleAndInvalid(Source):
+    """Every batch has a group of an old policy and one that could not be decoded."""
+
+    def read(self, vocabulary: int) -> Reading:
+        fresh = super().read(vocabulary).groups[0]
+        stale = structs.replace(fresh, generation_params=GenerationParams(policy_version=-2))
+        return Reading([fresh, stale], ["a score is too large"])
+
+
+async def test_dropped_groups_are_counted_by_reason(tmp_path: Path) -> None:
+    board = Board(2, stall_seconds=60)
+    backend = Backend(board)
+    backend.rules = Rules(max_tokens=64, max_staleness=1)
+    with ThreadPoolExecutor(1) as executor:
+        await loop_of(board, backend, StaleAndInvalid(), tmp_path, executor).run(asyncio.Event())
+    counted = {
+        reason: board.registry.get_sample_value("clotho_trainer_dropped_groups_total", {"reason": reason})
+        for reason in ("stale", "invalid")
+    }
+    assert counted == {"stale": 2, "invalid": 2}
+
+
+async def test_steps_raised_while_the_last_checkpoint_is_written_are_trained(tmp_path: Path) -> None:
+    board = Board(2, stall_seconds=60)
+    backend, wanted = Backend(board), [2]
+
+    class Raising(Source):
+        async def checkpointed(self, step: int) -> None:
+            wanted[0] = 4
+
+    with ThreadPoolExecutor(1) as executor:
+        loop = loop_of(board, backend, Raising(), tmp_path, executor)
+        loop._wanted_steps = lambda: wanted[0]
+        end = await loop.run(asyncio.Event())
+    assert (end.reason, end.step, board.progress.total_steps) == ("Finished", 4, 4)
+    assert board.progress.configured_steps == 4

@@ -71,16 +71,16 @@ def _ollama(url: str, name: str) -> Ollama | None:
 
 def from_run(config: Path | None, status_port: int) -> Request:
     """What a pod exports: the newest whole checkpoint of its volume, as `export` in the run's file says."""
-    settings = run_config.load(config).export
+    run = run_config.load(config)
+    settings = run.export
     if settings is None:
         raise ConfigError("the run's file has no export; add one, or name a folder with --checkpoint")
     data = Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH)))
-    newest = Checkpoints(data / "checkpoints", keep=1).newest()
+    checkpoints = Checkpoints(data / "checkpoints", keep=1, run=run.run.id)
+    newest = checkpoints.survey(includes_other_runs=run.continues_other_runs).newest
     if newest is None:
         raise TrainerError("InvalidConfig", f"there is no whole checkpoint in {data / 'checkpoints'}")
-    return Request(
-        checkpoint=Path(newest.path), output=data / settings.path, settings=settings, status_port=status_port
-    )
+    return Request(checkpoint=newest.path, output=data / settings.path, settings=settings, status_port=status_port)
 
 
 class _Board:

@@ -14,7 +14,6 @@ import msgspec
 from aiohttp import web
 
 from clotho_contract import config as run_config
-from clotho_contract import progress as progress_wire
 from clotho_contract.config import RunConfig
 from clotho_contract.names import (
     DATA_PATH,
@@ -25,16 +24,18 @@ from clotho_contract.names import (
     TOKEN_VARIABLE,
     TRAINER_STATUS_PORT,
 )
-from clotho_contract.serving import add_health_routes
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError, classify
 from clotho_trainer.inference.server import InferenceServer
 from clotho_trainer.inference.service import Service
 from clotho_trainer.process import preflight
+from clotho_trainer.process.status_server import status_application
+from clotho_trainer.process.step_target import StepTarget
 from clotho_trainer.process.training import Training
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.rollouts.api_server import ApiServer
 from clotho_trainer.rollouts.leases import LeaseSource
+from clotho_trainer.training import volume_lock
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.checkpoints import Checkpoints
 from clotho_trainer.training.source import Source
@@ -73,14 +74,22 @@ async def _train(config: RunConfig, options: Options, token: str, board: Board, 
     stop = _stop_on_signals()
     served_to = inference_tokens(token)
     inference = InferenceServer(*served_to)
-    await stack.enter_async_context(listening(_status_application(board), options.host, options.status_port))
+    target = StepTarget(config.training.steps, lambda: run_config.load(options.config))
+    status = status_application(board, os.environ.get(OPERATOR_TOKEN_VARIABLE) or token, target.set)
+    await stack.enter_async_context(listening(status, options.host, options.status_port))
     if served_to:
         await stack.enter_async_context(listening(inference.application(), options.host, options.inference_port))
     data = Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH)))
-    checkpoints = Checkpoints(data / "checkpoints", config.training.checkpoint.keep)
+    checkpoints = Checkpoints(data / "checkpoints", config.training.checkpoint.keep, config.run.id)
     source = await _source(config, token, checkpoints, stop, stack)
-    training = Training(config, lambda: run_config.load(options.config), source, checkpoints, board, data)
-    if not await _unless_stopped(stop, training.load()):
+    training = Training(config, target, source, checkpoints, board, data)
+
+    async def load() -> None:
+        await stack.enter_async_context(volume_lock.held(data, config.run, board.wait_for))
+        board.wait_for("the model to load")
+        await training.load()
+
+    if not await _unless_stopped(stop, load()):
         return Termination(reason="Stopped", message="stopped before training began", step=board.progress.step)
     stack.push_async_callback(training.close)
     inference.service = _service(config, training.backend, board)
@@ -110,16 +119,6 @@ def _service(config: RunConfig, backend: Backend, board: Board) -> Service:
         temperature=config.inference.temperature,
         count_tokens=board.sampled_tokens.inc,
     )
-
-
-def _status_application(board: Board) -> web.Application:
-    async def progress(_: web.Request) -> web.Response:
-        return web.Response(body=progress_wire.encode(board.progress), content_type="application/json")
-
-    app = web.Application()
-    app.router.add_get("/progress", progress)
-    add_health_routes(app, healthy=board.healthy, ready=board.ready, registry=board.registry)
-    return app
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
 """One training from loading to the last words, whoever asked for it: a pod, or a person in Python."""
 
 import asyncio
-import json
 import logging
 import os
 import sys
@@ -15,14 +14,16 @@ import msgspec
 from clotho_contract.config import RunConfig
 from clotho_contract.progress import HistorySample
 from clotho_contract.termination import Termination
+from clotho_trainer.failures import is_out_of_memory, model_too_large
 from clotho_trainer.hardware import gpus
 from clotho_trainer.reporting import tracking
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.reporting.progress_bar import follow
 from clotho_trainer.reporting.tracking import Tracker
 from clotho_trainer.training.backend import Backend
-from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.checkpoints import SUMMARY, Checkpoints
 from clotho_trainer.training.loop import TrainingLoop
+from clotho_trainer.training.resume import starting_point
 from clotho_trainer.training.source import Source
 
 log = logging.getLogger(__name__)
@@ -39,14 +40,14 @@ class Training:
     def __init__(
         self,
         config: RunConfig,
-        reload: Callable[[], RunConfig],
+        wanted_steps: Callable[[], int],
         source: Source,
         checkpoints: Checkpoints,
         board: Board,
         data: Path,
     ) -> None:
         self._config = config
-        self._reload = reload
+        self._wanted_steps = wanted_steps
         self._source = source
         self._checkpoints = checkpoints
         self._board = board
@@ -57,6 +58,14 @@ class Training:
         self._tracker: Tracker
 
     async def load(self) -> None:
+        try:
+            await self._load()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise model_too_large(self._config.model.name, error) from error
+
+    async def _load(self) -> None:
         """The slow parts side by side: importing and loading, what the source waits for, starting the tracker."""
         loading = asyncio.get_running_loop().run_in_executor(self._executor, self._load_backend)
         tracker = asyncio.to_thread(tracking.start, self._config, self._data / "wandb")
@@ -69,13 +78,13 @@ class Training:
         """The bar is there on a terminal anyway."""
         exit_code = 1
         try:
-            self._board.waiting_for = self._source.opening
+            self._board.wait_for(self._source.opening)
             await self._source.open(self.backend, self._source_state)
             self._board.update(registered=True)
             log.info("training begins at step %d", self.backend.version)
             loop = TrainingLoop(
                 self._config,
-                self._reload,
+                self._wanted_steps,
                 self.backend,
                 self._source,
                 self._checkpoints,
@@ -94,15 +103,15 @@ class Training:
         await self.backend.engine.stop()
 
     def _load_backend(self) -> Backend:
+        start = starting_point(self._checkpoints, self._config)  # before minutes of loading
         backend = _make_backend(self._config, self._data)
-        if newest := self._checkpoints.newest():
-            summary = json.loads((Path(newest.path) / "training_config.json").read_text())
-            known = msgspec.convert(summary, _Summary)
-            backend.restore(Path(newest.path), newest.step)
+        if start is not None:
+            known = msgspec.json.decode((start.path / SUMMARY).read_bytes(), type=_Summary)
+            backend.restore(start.path, start.step)
             self._source_state = known.source
-            self._board.saved(newest)
-            self._board.update(step=newest.step, policy_version=newest.step, history=known.history)
-            log.info("resuming from %s", newest.path)
+            self._board.saved(start.info)
+            self._board.update(step=start.step, policy_version=start.step, history=known.history)
+            log.info("resuming from %s", start.path)
         return backend
 
 

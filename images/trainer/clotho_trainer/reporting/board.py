@@ -25,7 +25,7 @@ class Board:
     def __init__(self, total_steps: int, stall_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.progress = Progress(state="loading", step=0, total_steps=total_steps)
         self.registry = CollectorRegistry()
-        self.waiting_for = "the model to load"
+        self._waiting_for = "the model to load"
         self.engine_problem: Callable[[], str | None] = lambda: None
         self.on_report: Callable[[int, Mapping[str, float]], None] = lambda step, figures: None
         self.figures: Mapping[str, float] = {}  # of the last step
@@ -35,7 +35,7 @@ class Board:
         self._history_stride = 1
         self._figures = Gauge("clotho_trainer_figure", "Figures of the last step.", ["figure"], registry=self.registry)
         self._step = self._gauge("step", "Optimiser steps taken.")
-        self._total = self._gauge("steps_total", "Optimiser steps of the whole run.")
+        self._total = self._gauge("steps", "Optimiser steps of the whole run.")
         self._checkpoint = self._gauge("checkpoint_step", "Step of the newest checkpoint.")
         self._seconds = Histogram(
             "clotho_trainer_step_seconds", "Duration of a step.", buckets=_STEP_SECONDS, registry=self.registry
@@ -52,6 +52,9 @@ class Board:
         self.progress = structs.replace(self.progress, **changes)
         self._step.set(self.progress.step)
         self._total.set(self.progress.total_steps)
+
+    def wait_for(self, what: str) -> None:
+        self._waiting_for = what
 
     def enter(self, state: State) -> None:
         self.update(state=state)
@@ -97,7 +100,7 @@ class Board:
     def ready(self) -> str | None:
         if self.progress.registered and self.progress.serving:
             return self.engine_problem()
-        return f"waiting for {self.waiting_for}"
+        return f"waiting for {self._waiting_for}"
 
     def _remember(self, sample: HistorySample) -> tuple[HistorySample, ...]:
         kept = [old for old in self.progress.history if old.step < sample.step and old.step % self._history_stride == 0]

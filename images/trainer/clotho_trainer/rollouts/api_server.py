@@ -27,6 +27,10 @@ class LeaseLostError(Exception):
     """The server no longer knows the lease: it has expired, and the batch will be delivered again."""
 
 
+class UnregisteredError(Exception):
+    """The server has no trainer registered: it lost its volume, and with it everything about this run."""
+
+
 class Lease(LeasedBatch, frozen=True):
     def digest(self) -> bytes:
         """The same for the same batch, whichever lease it comes under."""
@@ -134,6 +138,8 @@ class ApiServer:
                 raise TrainerError("Unauthorized", f"the API server at {self._base_url} refused the token: {detail}")
             if response.status in (404, 409) and path.startswith("/lease/"):
                 raise LeaseLostError(detail)
+            if response.status == 409 and path == "/lease":
+                raise UnregisteredError(detail)
             raise TrainerError("InvalidConfig", f"the API server refused {path}: {response.status} {detail}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from clotho_contract.config import RunConfig
 from clotho_contract.progress import State
 from clotho_contract.trajectory import ScoredGroup
-from clotho_trainer.rollouts.api_server import ApiServer, Lease, LeaseLostError
+from clotho_trainer.rollouts.api_server import ApiServer, Lease, LeaseLostError, UnregisteredError
 from clotho_trainer.training import groups
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.source import Reading
@@ -37,7 +37,12 @@ class LeaseSource:
             await self._api.checkpointed(backend.version)
 
     async def take(self, stop: asyncio.Event, step: int) -> "LeasedBatch | None":
-        lease = await self._next_lease(stop)
+        try:
+            lease = await self._next_lease(stop)
+        except UnregisteredError as error:
+            log.warning("the API server lost its state, so the trainer registers again at step %d: %s", step, error)
+            await self._api.register(self._config, self._checkpoints, step)
+            return None
         if lease is None:
             return None
         digest = lease.digest()
@@ -50,6 +55,7 @@ class LeaseSource:
         await self._api.checkpointed(step)
 
     async def reconfigured(self, config: RunConfig, step: int) -> None:
+        self._config = config
         await self._api.register(config, self._checkpoints, step)
 
     def state(self) -> dict[str, Any]:

@@ -1,8 +1,14 @@
-"""Checkpoints as folders that are either whole or absent: written aside, flushed, renamed, and verified before use."""
+"""Checkpoints as folders that are either whole or absent: written aside, flushed, renamed, and verified before use.
+
+Each belongs to the run that wrote it. A volume may hold those of several runs; a run deletes only its own.
+"""
 
 import logging
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -13,7 +19,9 @@ from clotho_trainer.training.durable import digest, flush
 
 log = logging.getLogger(__name__)
 
-_PREFIX, _STAGING, _MANIFEST = "step-", ".staging-", "manifest.json"
+SUMMARY = "training_config.json"
+_STAGING, _MANIFEST = ".staging-", "manifest.json"
+_NAME = re.compile(r"step-(\d+)(-.+)?")
 
 
 class File(Struct, frozen=True):
@@ -26,21 +34,56 @@ class Manifest(Struct, frozen=True):
 
     step: int
     files: dict[str, File]
+    run: str = ""  # id of the run that wrote it; the first release did not record it here
+
+
+class _RunId(Struct, frozen=True):
+    id: str
+
+
+class _Config(Struct, frozen=True):
+    run: _RunId
+
+
+class _Summary(Struct, frozen=True):
+    config: _Config
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint's folder, whole or not."""
+
+    step: int
+    path: Path
+    run: str | None  # None when that cannot be read any more
+
+    @property
+    def info(self) -> CheckpointInfo:
+        return CheckpointInfo(step=self.step, path=str(self.path))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The checkpoint to resume from, and why those before it in the order of preference cannot be read."""
+
+    newest: Saved | None
+    damaged: tuple[str, ...]
 
 
 class Checkpoints:
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path, keep: int, run: str) -> None:
         self.folder = folder
+        self.run = run
         self._keep = keep
 
     def write(self, step: int, fill: Callable[[Path], None]) -> CheckpointInfo:
         """`fill` puts the files into an empty folder; only a complete folder ever gets its final name."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._clear_staging()
-        staging, final = self.folder / f"{_STAGING}{step}", self._path(step)
+        staging, final = self.folder / f"{_STAGING}{self.run}-{step}", self._path(step)
         staging.mkdir()
         fill(staging)
-        _seal(staging, step)
+        _seal(staging, step, self.run)
         if final.exists():  # a damaged one that was skipped at the start
             shutil.rmtree(final)
         staging.rename(final)
@@ -49,33 +92,49 @@ class Checkpoints:
         return CheckpointInfo(step=step, path=str(final))
 
     def newest(self) -> CheckpointInfo | None:
-        """The newest one that is whole; the others are named in a warning and passed over."""
-        for step, path in reversed(self._steps()):
-            if problem := damage(path, step):
-                log.warning("checkpoint %s is skipped: %s", path.name, problem)
-            else:
-                return CheckpointInfo(step=step, path=str(path))
-        return None
+        """The run's newest checkpoint that is whole."""
+        found = self.survey().newest
+        return found.info if found else None
+
+    def survey(self, *, includes_other_runs: bool = False) -> Survey:
+        """The run's own checkpoints come first, newest first; then, where allowed, those of other runs."""
+        saved = sorted(saved_in(self.folder), key=lambda each: each.step, reverse=True)
+        candidates = [each for each in saved if each.run in (self.run, None)]
+        if includes_other_runs:
+            candidates += [each for each in saved if each not in candidates]
+        problems: list[str] = []
+        for each in candidates:
+            problem = damage(each.path, each.step)
+            if problem is None:
+                return Survey(each, tuple(problems))
+            log.warning("checkpoint %s is skipped: %s", each.path.name, problem)
+            problems.append(f"{each.path.name}: {problem}")
+        return Survey(None, tuple(problems))
 
     def _path(self, step: int) -> Path:
-        return self.folder / f"{_PREFIX}{step:08d}"
-
-    def _steps(self) -> list[tuple[int, Path]]:
-        if not self.folder.is_dir():
-            return []
-        named = [path for path in self.folder.iterdir() if path.name.removeprefix(_PREFIX).isdigit()]
-        return sorted((int(path.name.removeprefix(_PREFIX)), path) for path in named)
+        """Another run's checkpoint of the same step keeps its name."""
+        plain = self.folder / f"step-{step:08d}"
+        if not plain.exists() or _owner(plain) == self.run:
+            return plain
+        return plain.with_name(f"{plain.name}-{self.run}")
 
     def _prune(self, written: int) -> None:
         """What claims to be newer than what was just written is damaged: the run did not go on from there."""
-        past = [path for step, path in self._steps() if step <= written]
-        newer = [path for step, path in self._steps() if step > written]
-        for path in past[: -self._keep] + newer:
-            shutil.rmtree(path, ignore_errors=True)
+        own = sorted((each for each in saved_in(self.folder) if each.run == self.run), key=lambda each: each.step)
+        past = [each for each in own if each.step <= written]
+        newer = [each for each in own if each.step > written]
+        for each in past[: -self._keep] + newer:
+            shutil.rmtree(each.path, ignore_errors=True)
 
     def _clear_staging(self) -> None:
         for path in self.folder.glob(f"{_STAGING}*"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def saved_in(folder: Path) -> Iterator[Saved]:
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := _NAME.fullmatch(path.name):
+            yield Saved(int(match[1]), path, _owner(path))
 
 
 def damage(path: Path, step: int) -> str | None:
@@ -97,9 +156,19 @@ def damage(path: Path, step: int) -> str | None:
     return None
 
 
-def _seal(folder: Path, step: int) -> None:
+def _owner(path: Path) -> str | None:
+    """The run that wrote it: by the manifest, else by the run's config beside it."""
+    with suppress(OSError, msgspec.MsgspecError):
+        if run := msgspec.json.decode((path / _MANIFEST).read_bytes(), type=Manifest).run:
+            return run
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((path / SUMMARY).read_bytes(), type=_Summary).config.run.id
+    return None
+
+
+def _seal(folder: Path, step: int, run: str) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     contents = {str(path.relative_to(folder)): File(size=path.stat().st_size, sha256=digest(path)) for path in files}
-    (folder / _MANIFEST).write_bytes(msgspec.json.encode(Manifest(step=step, files=contents)))
+    (folder / _MANIFEST).write_bytes(msgspec.json.encode(Manifest(step=step, files=contents, run=run)))
     for path in [*folder.rglob("*"), folder]:
         flush(path)

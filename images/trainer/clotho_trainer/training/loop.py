@@ -13,14 +13,14 @@ from typing import TypeVar
 import msgspec
 from msgspec import structs
 
-from clotho_contract.config import ConfigError, RunConfig
+from clotho_contract.config import RunConfig
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.reporting.tracking import Sample, Tracker
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.batch import Batch, prepare
-from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.checkpoints import SUMMARY, Checkpoints
 from clotho_trainer.training.schedule import learning_rate
 from clotho_trainer.training.source import Delivery, Source
 
@@ -33,7 +33,7 @@ class TrainingLoop:
     def __init__(
         self,
         config: RunConfig,
-        reload: Callable[[], RunConfig],
+        wanted_steps: Callable[[], int],
         backend: Backend,
         source: Source,
         checkpoints: Checkpoints,
@@ -42,7 +42,7 @@ class TrainingLoop:
         executor: Executor,
     ) -> None:
         self._config = config
-        self._reload = reload
+        self._wanted_steps = wanted_steps
         self._backend = backend
         self._source = source
         self._checkpoints = checkpoints
@@ -51,7 +51,7 @@ class TrainingLoop:
         self._executor = executor
         self._saved = backend.version
         self._last_step_ended = time.monotonic()
-        self._board.update(total_steps=self._total)
+        self._show_total()
 
     @property
     def _total(self) -> int:
@@ -60,22 +60,33 @@ class TrainingLoop:
         return steps if last is None else min(steps, last)
 
     async def run(self, stop: asyncio.Event) -> Termination:
-        while not stop.is_set() and self._backend.version < self._total:
-            self._board.enter(self._source.activity)
-            delivery = await self._source.take(stop, self._backend.version)
-            if delivery is not None:
-                await self._train(delivery)
-                if self._backend.version % self._config.training.checkpoint.every_steps == 0:
-                    await self._save(stop)
-                await self._reread_config()
-                self._board.update(total_steps=self._total)  # other steps, or data that gave none
-        await self._save(stop)
+        while self._goes_on(stop):
+            await self._train_to_total(stop)
+            await self._save(stop)
+            await self._follow_wanted_steps()  # they may have been raised meanwhile
         step, total = self._backend.version, self._total
         if step < total:
             self._board.enter("waiting")
             return Termination(reason="Stopped", message=f"stopped and saved after step {step} of {total}", step=step)
         self._board.enter("finished")
         return Termination(reason="Finished", message=f"all {total} steps are done and saved", step=step)
+
+    def _goes_on(self, stop: asyncio.Event) -> bool:
+        return not stop.is_set() and self._backend.version < self._total
+
+    async def _train_to_total(self, stop: asyncio.Event) -> None:
+        while self._goes_on(stop):
+            self._board.enter(self._source.activity)
+            delivery = await self._source.take(stop, self._backend.version)
+            if delivery is not None:
+                await self._train(delivery)
+                if self._backend.version % self._config.training.checkpoint.every_steps == 0:
+                    await self._save(stop)
+            await self._follow_wanted_steps()
+            self._show_total()  # also data that gave no step changes it
+
+    def _show_total(self) -> None:
+        self._board.update(total_steps=self._total, configured_steps=self._config.training.steps)
 
     async def _train(self, delivery: Delivery) -> None:
         figures: dict[str, float] = {}
@@ -161,15 +172,11 @@ class TrainingLoop:
             "history": msgspec.to_builtins(self._board.progress.history),
             "source": self._source.state(),
         }
-        (folder / "training_config.json").write_text(json.dumps(summary, indent=2) + "\n")
+        (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
 
-    async def _reread_config(self) -> None:
+    async def _follow_wanted_steps(self) -> None:
         """`training.steps` may be raised or lowered while the run goes on; nothing else may."""
-        try:
-            steps = self._reload().training.steps
-        except ConfigError as error:
-            log.warning("the changed config is ignored: %s", error)
-            return
+        steps = self._wanted_steps()
         if steps == self._config.training.steps:
             return
         log.info("training.steps is now %d, was %d", steps, self._config.training.steps)

@@ -63,7 +63,7 @@ def volume(model: Path, tmp_path: Path) -> Path:
             (folder / path.name).write_bytes(path.read_bytes())
         (folder / "training_config.json").write_text(json.dumps({"config": msgspec.to_builtins(chosen)}))
 
-    Checkpoints(tmp_path / "checkpoints", keep=1).write(7, fill)
+    Checkpoints(tmp_path / "checkpoints", keep=1, run=chosen.run.id).write(7, fill)
     return tmp_path
 
 

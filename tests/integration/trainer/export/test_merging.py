@@ -40,7 +40,7 @@ def train(model: Path, work: Path, rank: int) -> tuple[Path, torch.Tensor]:
         trainer.save(folder)
         (folder / "training_config.json").write_text(json.dumps({"config": msgspec.to_builtins(chosen)}))
 
-    saved = Checkpoints(work / "checkpoints", keep=1).write(3, fill)
+    saved = Checkpoints(work / "checkpoints", keep=1, run=chosen.run.id).write(3, fill)
     return Path(saved.path), logits(trainer._live.model.eval())
 
 
