@@ -1,6 +1,7 @@
 """Two runs never train on one volume at the same time."""
 
 import asyncio
+import itertools
 import json
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from clotho_contract.config import RunIdentity
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.training import volume_lock
-from clotho_trainer.training.volume_lock import Timing, held
+from clotho_trainer.training.volume_lock import Holder, Timing, held
 
 FIRST = RunIdentity(name="first", namespace="team", id="a")
 SECOND = RunIdentity(name="second", namespace="team", id="b")
@@ -88,11 +89,25 @@ async def test_another_run_takes_over_once_the_heartbeat_is_silent(crashed: Path
 async def test_the_heartbeat_protects_where_the_file_system_has_no_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    beats = itertools.count()
     monkeypatch.setattr(volume_lock, "_lock", lambda file: True)
-    beats_often = Timing(beat=0.01, silence=30.0, patience=0.2)
-    async with held(tmp_path, FIRST, print, beats_often):
+    monkeypatch.setattr(volume_lock, "_read", lambda file: Holder(run="a", name="team/first", beat=next(beats)))
+    with pytest.raises(TrainerError, match="in use by team/first"):
+        async with held(tmp_path, SECOND, print, Timing(beat=0.01, silence=0.0001, patience=0.1)):
+            raise AssertionError("two runs hold the volume")
+
+
+async def test_the_holder_s_heartbeat_changes_the_file(tmp_path: Path) -> None:
+    async with held(tmp_path, FIRST, print, PATIENT), asyncio.timeout(30):
+        first = (tmp_path / "trainer.lock").read_bytes()
+        while (tmp_path / "trainer.lock").read_bytes() == first:  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_a_live_process_keeps_the_lock_though_its_heartbeat_stalls(tmp_path: Path) -> None:
+    async with held(tmp_path, FIRST, print, Timing(beat=1000.0)):
         with pytest.raises(TrainerError, match="in use by team/first"):
-            async with held(tmp_path, SECOND, print, beats_often):
+            async with held(tmp_path, SECOND, print, Timing(beat=0.01, silence=0.01, patience=0.2)):
                 raise AssertionError("two runs hold the volume")
 
 
