@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-_TEACH = """\
+_HELP = """\
 A trainer waits for scored groups from the API server, takes optimiser steps on them, and serves the policy:
 
   port 8001   inference: /generate (SGLang), /v1/completions, /v1/chat/completions, /v1/models, /tokenizer.tar
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m clotho_trainer", epilog=_TEACH, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m clotho_trainer", epilog=_HELP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train the policy of a run and serve it")
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_export(export: argparse.ArgumentParser) -> None:
     export.add_argument("--config", type=Path, help="the run's file, when no checkpoint is named")
-    export.add_argument("--checkpoint", type=Path, help="folder of a checkpoint (default: what the run's file says)")
+    export.add_argument("--checkpoint", type=Path, help="folder of a checkpoint (default: from the run's file)")
     export.add_argument("--output", type=Path, help="folder to write into")
     export.add_argument("--format", action="append", choices=["safetensors", "gguf"], help="may be repeated")
     export.add_argument(

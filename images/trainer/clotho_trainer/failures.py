@@ -7,7 +7,7 @@ _PERMANENT_EXIT = 2
 
 
 class TrainerError(Exception):
-    """A failure whose cause is known: the message is for the person who started the run."""
+    """A failure whose cause is known: the message is shown to the user."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)

@@ -35,7 +35,7 @@ from clotho_trainer.training.checkpoints import Checkpoints
 Rewards = Mapping[str, Callable[..., Any]] | Sequence[Reward | Callable[..., Any]]
 
 _WAKE_SECONDS = 0.2  # a signal that another thread received is seen by then
-_IN_MEMORY = "memory.jsonl"  # stands in the config for records that were given in Python
+_IN_MEMORY = "memory.jsonl"  # the path in the config for records given in Python
 
 
 @dataclass
@@ -83,7 +83,7 @@ class TrainingResult:
         return generate(self._backend, prompt, options)
 
     def export(self, path: str | Path, *formats: str, quantization: Quantization = "q8_0") -> Path:
-        """Merged weights as `gguf` (unless told otherwise) or `safetensors`, from the last checkpoint."""
+        """Merged weights as `gguf` (the default) or `safetensors`, from the last checkpoint."""
         settings = _export_settings(formats or ("gguf",), quantization)
         return self._export(Path(path), settings)
 

@@ -23,7 +23,7 @@ class ApiStandIn:
     acknowledged: list[int] = field(default_factory=list)
     checkpointed: list[int] = field(default_factory=list)
     losing: int = 0  # so many acknowledgements find their lease expired
-    is_gone: bool = False  # answers to nobody any more
+    is_gone: bool = False  # answers 503 to everything
     url: str = ""
     on_acknowledge: Any = lambda step: None
     _leased: dict[str, list[Any]] = field(default_factory=dict)

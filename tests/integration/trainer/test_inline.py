@@ -87,7 +87,7 @@ def test_an_interrupted_training_goes_on(model: Path, tmp_path: Path, monkeypatc
     assert [step["step"] for step in second.metrics] == [3, 4, 5, 6, 7, 8]
 
 
-def test_mistakes_in_python_are_said_in_one_sentence(model: Path) -> None:
+def test_mistakes_in_python_are_reported_in_one_sentence(model: Path) -> None:
     with pytest.raises(TrainerError, match="nothing is rewarded"):
         train(run(model, steps=1, batch=8, tokens=4), dataset=LETTERS)
     with pytest.raises(TrainerError, match="right is 3, not a plain function"):

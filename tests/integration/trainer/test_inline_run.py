@@ -168,7 +168,7 @@ async def test_tools_that_the_model_cannot_speak_of_are_refused(module: str, mod
     settings = structs.replace(config(model), inline=inline(tmp_path, measure(module), tools=tools))
     end = await train(options(tmp_path, settings))
     assert end.reason == "InvalidConfig"
-    assert "does not tell the model about the tool share" in end.message
+    assert "leaves out the tool share" in end.message
 
 
 async def test_a_world_model_without_tools_is_refused(module: str, model: Path, tmp_path: Path) -> None:

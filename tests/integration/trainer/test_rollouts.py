@@ -14,7 +14,7 @@ from clotho_trainer.model import tiny
 from clotho_trainer.rollouts.inline.chat import Chat
 from clotho_trainer.rollouts.inline.records import Record
 from clotho_trainer.rollouts.inline.rewards import Measure
-from clotho_trainer.rollouts.inline.rollouts import Conduct, Policy, PromptTooLongError, Rollouts, Trajectory
+from clotho_trainer.rollouts.inline.rollouts import Conduct, PromptTooLongError, Rollouts, SamplingClient, Trajectory
 from clotho_trainer.rollouts.inline.task import make_task
 from clotho_trainer.rollouts.inline.tools import from_function, methods_of
 from integration.trainer import tool_model
@@ -30,7 +30,7 @@ def calculate(expression: str) -> str:
 
 
 class Script:
-    """An engine that says what it is told to, and notes what it was asked."""
+    """An engine with scripted answers that records its requests."""
 
     def __init__(self, *answers: str) -> None:
         self.tokenizer = tool_model.make_tokenizer()
@@ -72,7 +72,7 @@ def rollouts(script: Script, conduct: Conduct, *, limit: int = 60, length: int =
     tokenizer = script.tokenizer
     schemas = make_task([RECORD], [Measure("any", len)], conduct).schemas
     chat = Chat(tokenizer, frozenset({tokenizer.eos_token_id}), schemas)
-    policy = Policy(script, chat, temperature=1.0, completion_limit=limit, length_limit=length)
+    policy = SamplingClient(script, chat, temperature=1.0, completion_limit=limit, length_limit=length)
     return Rollouts(policy, chat, conduct, tokenizer.decode)
 
 
@@ -136,7 +136,7 @@ async def test_every_rollout_has_an_environment_of_its_own() -> None:
 
 
 async def test_a_custom_rollout() -> None:
-    async def twice(record: Record, policy: Policy) -> Trajectory:
+    async def twice(record: Record, policy: SamplingClient) -> Trajectory:
         trajectory = policy.begin(record.messages)
         first = await policy.sample(trajectory)
         policy.observe(trajectory, "<|tool|>no<|assistant|>")
@@ -151,9 +151,9 @@ async def test_a_custom_rollout() -> None:
 
 
 async def test_mistakes_of_a_custom_rollout_are_named() -> None:
-    async def forgets(record: Record, policy: Policy) -> None: ...
+    async def forgets(record: Record, policy: SamplingClient) -> None: ...
 
-    async def raises(record: Record, policy: Policy) -> Trajectory:
+    async def raises(record: Record, policy: SamplingClient) -> Trajectory:
         raise KeyError("no")
 
     with pytest.raises(TrainerError, match=r"it must return the trajectory that policy.begin"):
@@ -196,7 +196,7 @@ def test_templates_of_qwen_carry_tools(name: str) -> None:
     ("template", "sentence"),
     [
         (None, "the chat template of m is missing"),
-        (tiny.make_tokenizer().chat_template, "does not tell the model about the tool calculate"),
+        (tiny.make_tokenizer().chat_template, "leaves out the tool calculate"),
         ("{{ raise_exception('no tools here') }}", "refuses conversations with tools .*no tools here"),
         ("{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}", "leaves out what the model called"),
         (

@@ -250,7 +250,7 @@ async def test_garbage_is_dropped_and_the_rest_is_trained(
     assert "it was made with another tokenizer" in caplog.text
 
 
-async def test_a_missing_model_is_said_in_one_sentence(model: Path, tmp_path: Path) -> None:
+async def test_a_missing_model_is_reported_in_one_sentence(model: Path, tmp_path: Path) -> None:
     async with api_server([]) as api:
         end = await train(options(with_model(at(config(model), api.url), name="/models/absent"), tmp_path))
     assert end.reason == "ModelUnreadable"
@@ -260,7 +260,7 @@ async def test_a_missing_model_is_said_in_one_sentence(model: Path, tmp_path: Pa
     )
 
 
-async def test_a_broken_model_is_said_in_one_sentence(model: Path, tmp_path: Path) -> None:
+async def test_a_broken_model_is_reported_in_one_sentence(model: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(model, broken)
     (broken / "model.safetensors").write_bytes(b"not weights")
@@ -290,7 +290,7 @@ async def test_four_bits_without_cuda_are_refused(model: Path, tmp_path: Path) -
     assert end.message == "model.quantization nf4 needs a CUDA GPU, and this pod sees none"
 
 
-async def test_a_refused_token_is_said_clearly(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_token_is_reported(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOTHO_TOKEN", "another")
     async with api_server([]) as api:
         end = await train(options(at(config(model), api.url), tmp_path))

@@ -96,8 +96,8 @@ def test_what_exceeds_the_token_limit_is_cut_off() -> None:
 @pytest.mark.parametrize(
     ("group", "expected"),
     [
-        (a_group(), [False, True]),  # a stranger's environment: the second ends with the end token 2
-        (a_group(generation_params=GenerationParams(0)), [True, True]),  # ours would have said it
+        (a_group(), [False, True]),  # an environment of another kit: the second ends with the end token 2
+        (a_group(generation_params=GenerationParams(0)), [True, True]),  # ours would have marked it
         (
             a_group(generation_params=GenerationParams(0), overrides=[Override(truncated=True), Override()]),
             [False, True],

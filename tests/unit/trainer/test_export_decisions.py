@@ -101,7 +101,7 @@ def test_the_system_prompt_of_training_is_kept() -> None:
     assert 'SYSTEM """Be brief."""\nPARAMETER stop "<end>"\n' in text
 
 
-def test_a_template_that_leaves_out_what_was_said_is_noticed() -> None:
+def test_a_template_that_leaves_out_messages_is_refused() -> None:
     with pytest.raises(TrainerError, match="chat template"):
         conversation("llama", set(), "<end>", "a template", lambda messages: messages[0]["content"])
 
@@ -118,9 +118,9 @@ def test_last_words_fit_though_there_are_many_files() -> None:
     outcome = ExportOutcome(folder="/var/lib/clotho/export", bytes=1, files=files)
     body = termination.encode(Termination(reason="Finished", message="wrote it", export=outcome))
     assert len(body) <= termination.LIMIT
-    said = termination.decode(body.decode())
-    assert said is not None
-    assert said.export == ExportOutcome(folder="/var/lib/clotho/export", bytes=1)
+    decoded = termination.decode(body.decode())
+    assert decoded is not None
+    assert decoded.export == ExportOutcome(folder="/var/lib/clotho/export", bytes=1)
 
 
 @pytest.mark.parametrize(("done", "total", "percent"), [(0, 0, 0), (1, 3, 33), (3, 3, 100)])

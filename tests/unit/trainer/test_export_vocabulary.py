@@ -34,7 +34,7 @@ def tokenizer(pre: Any, model: dict[str, Any] | None = None, **changes: Any) -> 
         ({"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL]}, "smollm"),
     ],
 )
-def test_byte_level_vocabularies_are_told_by_how_they_split(pre: dict[str, Any], name: str) -> None:
+def test_byte_level_vocabularies_are_identified_by_how_they_split(pre: dict[str, Any], name: str) -> None:
     made = read(tokenizer(pre), 6)
     assert (made.model, made.pre) == ("gpt2", name)
     assert made.tokens == ("a", "b", "ab", "<end>", "<tool>", "[PAD5]")

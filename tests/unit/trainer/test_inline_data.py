@@ -61,11 +61,11 @@ def test_an_evaluation_suite_is_read_by_the_names_of_its_fields() -> None:
         ("a.jsonl", "7", "line 1: it is not an object"),
         ("a.jsonl", "\n", "a.jsonl is empty"),
         ("a.json", '{"a": [], "b": []}', "must be a list of records, or an object with one such list"),
-        ("a.json", "{", "is not what its name says"),
+        ("a.json", "{", "does not have the format of its suffix"),
         ("a.csv", "prompt", "must end in one of .jsonl, .json"),
     ],
 )
-def test_mistakes_are_said_with_their_place(name: str, text: str, sentence: str, tmp_path: Path) -> None:
+def test_mistakes_are_reported_with_their_place(name: str, text: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match=sentence) as caught:
         records.read(written(tmp_path / name, text), "")
     assert caught.value.reason == "InvalidConfig"
@@ -96,17 +96,17 @@ def test_the_data_ends_after_its_passes() -> None:
 
 
 def test_the_step_that_ends_a_pass_tells_its_averages_also_after_a_resume() -> None:
-    told = []
+    seen = []
     epochs = Epochs(records=10, each=4, limit=2, seed=None)
     for step in range(1, 6):
         found = {"reward/mean": float(step), "loss": 1.0}
-        told.append(epochs.figures(4, found))
+        seen.append(epochs.figures(4, found))
         epochs.advance(4, step, found)
         epochs = Epochs(records=10, each=4, limit=2, seed=None, step=step, **epochs.state())
-    assert [figures["epoch"] for figures in told] == [0.4, 0.8, 1.2, 1.6, 2.0]
-    assert told[1] == {"epoch": 0.8}
-    assert told[2] == {"epoch": 1.2, "epoch/reward_mean": 2.0, "epoch/loss": 1.0}
-    assert told[4] == {"epoch": 2.0, "epoch/reward_mean": 4.5, "epoch/loss": 1.0}
+    assert [figures["epoch"] for figures in seen] == [0.4, 0.8, 1.2, 1.6, 2.0]
+    assert seen[1] == {"epoch": 0.8}
+    assert seen[2] == {"epoch": 1.2, "epoch/reward_mean": 2.0, "epoch/loss": 1.0}
+    assert seen[4] == {"epoch": 2.0, "epoch/reward_mean": 4.5, "epoch/loss": 1.0}
 
 
 def test_a_batch_without_a_step_still_uses_up_its_records() -> None:

@@ -1,4 +1,4 @@
-"""Rewards: how the user's functions are called, what they add up to, and what they are told when they are wrong."""
+"""Rewards: how the user's functions are called, what they add up to, and how their mistakes are reported."""
 
 from typing import Any
 
@@ -41,8 +41,8 @@ def test_the_expected_answer_may_be_left_out_for_something_named() -> None:
         return len(output) + record["level"]
 
     assert Measure("harder", harder).score(RECORD, OUTCOMES) == [2.0, 2.0, 1.0]
-    said = Outcome("4", messages=({"role": "assistant", "content": "4"},))
-    assert Measure("turns", lambda output, messages: len(messages)).score(RECORD, [said]) == [1.0]
+    outcome = Outcome("4", messages=({"role": "assistant", "content": "4"},))
+    assert Measure("turns", lambda output, messages: len(messages)).score(RECORD, [outcome]) == [1.0]
 
 
 def test_a_group_function_gets_columns_as_lists() -> None:

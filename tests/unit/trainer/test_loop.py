@@ -1,4 +1,4 @@
-"""What the loop tells of its steps, with stand-ins for the model and for the source of groups."""
+"""What the loop reports of its steps, with stand-ins for the model and for the source of groups."""
 
 import asyncio
 import logging
@@ -114,8 +114,8 @@ async def test_the_step_that_compiles_says_so_and_how_long_it_took(
         end = await loop_of(board, backend, Source(), tmp_path, executor).run(asyncio.Event())
     assert end.reason == "Finished"
     assert backend.states == ["compiling", "compiling", "training", "training"]
-    told = [message for message in caplog.messages if "compiled" in message]
-    assert told == ["the layers are compiled: their first step took 0 s"]
+    logged = [message for message in caplog.messages if "compiled" in message]
+    assert logged == ["the layers are compiled: their first step took 0 s"]
 
 
 class ShortData(Source):

@@ -1,1 +1,1 @@
-"""From a checkpoint to files that other programs run: adapters merged, safetensors or GGUF written, Ollama told."""
+"""From a checkpoint to files for other programs: adapters merged, safetensors or GGUF written, Ollama supplied."""

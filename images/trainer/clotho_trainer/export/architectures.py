@@ -1,4 +1,4 @@
-"""What llama.cpp must know of each architecture: its shape as metadata, and weights that it stores differently."""
+"""What llama.cpp needs for each architecture: its shape as metadata, and weights that it stores differently."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Architecture(Struct, frozen=True, kw_only=True):
         return gguf.MODEL_ARCH_NAMES[self.arch]
 
     def store(self, name: str, rows: Array, config: Any) -> Array:
-        """Rows of a weight by its Transformers name, as llama.cpp wants them; of heads only whole ones."""
+        """Rows of a weight by its Transformers name, as llama.cpp stores them; of heads only whole ones."""
         if self.centres_norms and name.endswith("norm.weight"):
             return rows + 1
         if self.interleaves_rotary and (".q_proj." in name or ".k_proj." in name):
@@ -46,7 +46,7 @@ def of(config: Any) -> Architecture:
             "InvalidConfig", f"GGUF cannot be written for {config.model_type} models, only for {known}; use safetensors"
         )
     if found.centres_norms and not config.tie_word_embeddings:
-        raise TrainerError("InvalidConfig", "llama.cpp knows Gemma only with tied embeddings; use safetensors")
+        raise TrainerError("InvalidConfig", "llama.cpp supports Gemma with tied embeddings only; use safetensors")
     return found
 
 
@@ -147,7 +147,7 @@ def _describe_gemma2(writer: gguf.GGUFWriter, config: Any) -> None:
 
 
 def _describe_phi3(writer: gguf.GGUFWriter, config: Any) -> None:
-    writer.add_sliding_window(config.sliding_window or 0)  # llama.cpp tells Phi-4 by the zero
+    writer.add_sliding_window(config.sliding_window or 0)  # the zero marks Phi-4 for llama.cpp
     if _rope(config).get("rope_type", "default") == "default":
         writer.add_rope_scaling_orig_ctx_len(config.max_position_embeddings)
 

@@ -70,7 +70,7 @@ def _ollama(url: str, name: str) -> Ollama | None:
 
 
 def from_run(config: Path | None, status_port: int) -> Request:
-    """What a pod exports: the newest whole checkpoint of its volume, as `export` in the run's file says."""
+    """What a pod exports: the newest whole checkpoint of its volume, as set by `export` in the run's file."""
     run = run_config.load(config)
     settings = run.export
     if settings is None:
@@ -84,7 +84,7 @@ def from_run(config: Path | None, status_port: int) -> Request:
 
 
 class _Board:
-    """What `/progress` and the log say."""
+    """The state for `/progress` and the log."""
 
     def __init__(self) -> None:
         self.progress = ExportProgress(state="reading")
@@ -118,7 +118,7 @@ async def _export(request: Request) -> Termination:
     async with _serving(board, request.status_port):
         stop: asyncio.Future[Any] = asyncio.create_task(stopped.wait())
         work: asyncio.Future[ExportOutcome] = loop.run_in_executor(
-            ThreadPoolExecutor(1),  # its own: nobody waits for it after a stop
+            ThreadPoolExecutor(1),  # its own: after a stop it is abandoned
             lambda: export(
                 request.checkpoint, request.output, request.settings, base=request.base, report=board.report
             ),
@@ -132,8 +132,8 @@ async def _export(request: Request) -> Termination:
             return classify(error, None)
         outcome = work.result()
     size = f"{outcome.bytes / 1e9:.1f} GB" if outcome.bytes > 1e9 else f"{outcome.bytes / 1e6:.1f} MB"
-    told = f" and registered {outcome.ollama} with Ollama" if outcome.ollama else ""
-    return Termination(reason="Finished", message=f"wrote {size} to {outcome.folder}{told}", export=outcome)
+    registered = f" and registered {outcome.ollama} with Ollama" if outcome.ollama else ""
+    return Termination(reason="Finished", message=f"wrote {size} to {outcome.folder}{registered}", export=outcome)
 
 
 @contextlib.asynccontextmanager

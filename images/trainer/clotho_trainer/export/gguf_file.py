@@ -18,7 +18,7 @@ from clotho_trainer.export.source import Source
 from clotho_trainer.failures import TrainerError
 
 Advance = Callable[[int], None]
-"""Told of every piece written, in bytes."""
+"""Called with the bytes of every piece written."""
 
 _FILE_TYPES: Final[dict[Quantization, LlamaFileType]] = {
     "f32": LlamaFileType.ALL_F32,

@@ -1,4 +1,4 @@
-"""What Ollama must know beside the weights: how a conversation is written, and where an answer ends. Pure."""
+"""What Ollama needs beside the weights: how a conversation is written, and where an answer ends. Pure."""
 
 import json
 import re
@@ -72,7 +72,7 @@ For each function call, return a json object with function name and arguments wi
 class Conversation(Struct, frozen=True, kw_only=True):
     template: str  # in the language of Go's text/template
     stops: tuple[str, ...]
-    system: str = ""  # what the policy was told where nobody told it anything
+    system: str = ""  # the template's own system prompt
 
 
 def conversation(
@@ -90,8 +90,8 @@ def conversation(
     if not template:
         return Conversation(template="{{ .Prompt }}", stops=stops, system=instructions)
     if "<|im_start|>" in template and "<tool_call>" in template:
-        told = _QWEN_SYSTEM.match(render([{"role": "user", "content": _USER}]))
-        return Conversation(template=_QWEN_TOOLS, stops=stops, system=instructions or (told[1] if told else ""))
+        default = _QWEN_SYSTEM.match(render([{"role": "user", "content": _USER}]))
+        return Conversation(template=_QWEN_TOOLS, stops=stops, system=instructions or (default[1] if default else ""))
     return Conversation(template=_derived(render), stops=stops, system=instructions)
 
 
@@ -135,7 +135,7 @@ def _between(text: str, marks: Sequence[str]) -> list[str]:
     for mark in marks:
         before, found, text = text.partition(mark)
         if not found:
-            raise TrainerError("InvalidConfig", "the model's chat template leaves out what was said; use safetensors")
+            raise TrainerError("InvalidConfig", "the model's chat template leaves out messages; use safetensors")
         pieces.append(before)
     return [*pieces, text]
 

@@ -33,7 +33,7 @@ class OllamaServer:
     async def _upload(self, session: aiohttp.ClientSession, folder: Path, file: ExportedFile, advance: Advance) -> None:
         blob = f"{self._url}/api/blobs/sha256:{file.sha256}"
         async with session.head(blob) as answer:
-            if answer.status == 200:  # sent before, by us or by somebody else
+            if answer.status == 200:  # sent before, by this export or another
                 return
             if answer.status != 404:
                 raise await self._refusal(answer, "asked for the blob")
@@ -66,14 +66,14 @@ class OllamaServer:
         if not line.strip():
             return ""
         try:
-            said = json.loads(line)
+            answer = json.loads(line)
         except ValueError as error:
             raise TrainerError("InvalidConfig", f"{self._url} does not answer as Ollama does") from error
-        if "error" in said:
-            raise TrainerError("InvalidConfig", f"Ollama at {self._url} refused {self._name}: {said['error']}")
-        return str(said.get("status", ""))
+        if "error" in answer:
+            raise TrainerError("InvalidConfig", f"Ollama at {self._url} refused {self._name}: {answer['error']}")
+        return str(answer.get("status", ""))
 
-    async def _refusal(self, answer: aiohttp.ClientResponse, deed: str) -> TrainerError:
+    async def _refusal(self, answer: aiohttp.ClientResponse, action: str) -> TrainerError:
         text = (await answer.text())[:500].strip()
         try:
             text = json.loads(text)["error"]
@@ -82,7 +82,7 @@ class OllamaServer:
         is_passing = answer.status >= 500 or answer.status == 429
         return TrainerError(
             "DependencyUnavailable" if is_passing else "InvalidConfig",
-            f"Ollama at {self._url} answered {answer.status} when {deed}: {text}",
+            f"Ollama at {self._url} answered {answer.status} when {action}: {text}",
         )
 
     async def _with_patience(self, attempt: Callable[[], Any]) -> None:
@@ -96,8 +96,8 @@ class OllamaServer:
                     raise
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 if not left:
-                    said = str(error) or type(error).__name__
-                    raise TrainerError("DependencyUnavailable", f"Ollama at {self._url}: {said}") from error
+                    problem = str(error) or type(error).__name__
+                    raise TrainerError("DependencyUnavailable", f"Ollama at {self._url}: {problem}") from error
             await asyncio.sleep(_PAUSE)
 
 

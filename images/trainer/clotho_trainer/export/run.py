@@ -1,4 +1,4 @@
-"""One export from beginning to end: what is there already is kept, what is missing is made, Ollama is told last."""
+"""One export from beginning to end: existing files are kept, missing ones written, Ollama comes last."""
 
 import asyncio
 import logging

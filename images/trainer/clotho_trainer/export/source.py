@@ -231,5 +231,5 @@ def _load_config(model: Model, folder: Path) -> Any:
 
     try:
         return AutoConfig.from_pretrained(folder)
-    except Exception as error:  # readers of damaged files raise whatever they like
+    except Exception as error:  # readers of damaged files may raise anything
         raise unreadable(model, "config", error) from error

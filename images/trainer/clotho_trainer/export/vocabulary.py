@@ -12,7 +12,7 @@ from clotho_trainer.failures import TrainerError
 _BYTE = re.compile(r"^<0x[0-9A-F]{2}>$")
 _NEVER: Final = -1e9  # a score that any merge beats
 
-# llama.cpp knows how a byte-level vocabulary splits text only by name. These are the expressions behind the names.
+# llama.cpp identifies how a byte-level vocabulary splits text by name only. These are the expressions behind the names.
 _WORDS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -68,7 +68,7 @@ def _sentence_piece(tokenizer: dict[str, Any], size: int, scores: dict[str, floa
         elif _BYTE.match(piece):
             types[index] = TokenType.BYTE
         elif types[index] is TokenType.USER_DEFINED:
-            tokens[index] = piece.replace("▁", " ")  # looked for in the text as people write it
+            tokens[index] = piece.replace("▁", " ")  # matched in plain text
         else:
             tokens[index] = piece.replace(" ", "▁")
     plain = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNKNOWN, TokenType.CONTROL)

@@ -46,13 +46,13 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Options:
     config: Path | None = None
-    host: str = "0.0.0.0"  # noqa: S104 - a pod listens to its peers; both ports of strangers are closed by policy
+    host: str = "0.0.0.0"  # noqa: S104 - other pods connect; NetworkPolicy decides which
     inference_port: int = INFERENCE_PORT
     status_port: int = TRAINER_STATUS_PORT
 
 
 async def train(options: Options) -> Termination:
-    """Run to the end, whatever it is, and say which end it was."""
+    """Run to the end and return how it ended."""
     board: Board | None = None
     try:
         config = preflight.checked(run_config.load(options.config))
@@ -66,7 +66,7 @@ async def train(options: Options) -> Termination:
         termination = classify(error, board.progress.step if board else None)
         if termination.reason == "InternalError":
             log.exception("%s", termination.message)
-    # The operator asks now and then; what came after its last question is only in these words.
+    # The operator polls /progress; what came after its last poll is only in the termination message.
     return msgspec.structs.replace(termination, progress=board.progress if board else None)
 
 

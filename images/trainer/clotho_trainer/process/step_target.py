@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 class StepTarget:
-    """The latest change counts, whichever way it came; a file that has not changed says nothing new."""
+    """The latest change counts, from either side; a file that has not changed is no change."""
 
     def __init__(self, steps: int, read: Callable[[], RunConfig]) -> None:
         self._steps = self._in_file = steps

@@ -1,4 +1,4 @@
-"""One training from loading to the last words, whoever asked for it: a pod, or a person in Python."""
+"""One training from loading to its termination message, in a pod or from Python."""
 
 import asyncio
 import logging

@@ -1,1 +1,1 @@
-"""How a training is seen from outside: `/progress`, `/metrics`, Weights & Biases, a progress bar."""
+"""What is reported about a training: `/progress`, `/metrics`, Weights & Biases, a progress bar."""

@@ -1,4 +1,4 @@
-"""What the trainer says about itself: `/progress`, `/metrics`, health and readiness, all from one place."""
+"""The trainer's state for `/progress`, `/metrics`, health and readiness, all from one place."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping

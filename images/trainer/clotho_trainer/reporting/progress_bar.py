@@ -1,4 +1,4 @@
-"""A progress bar for the person at a terminal; in a container there is none."""
+"""A progress bar on a terminal; containers have none."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Weights & Biases: figures and sample completions of every step. Trouble there never stops a run."""
+"""Weights & Biases: figures and sample completions of every step. Failures there never stop a run."""
 
 import logging
 import os

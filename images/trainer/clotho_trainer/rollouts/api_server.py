@@ -24,7 +24,7 @@ _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class LeaseLostError(Exception):
-    """The server no longer knows the lease: it has expired, and the batch will be delivered again."""
+    """The lease has expired on the server, and the batch will be delivered again."""
 
 
 class UnregisteredError(Exception):
@@ -48,7 +48,7 @@ class ApiServer:
         self._stop = stop
         self._base_url = base_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", **PROTOCOL_HEADERS}
-        self._patience = patience  # seconds without any answer before the trainer gives up
+        self._patience = patience  # seconds without any answer before the trainer fails
 
     async def wait_until_up(self) -> None:
         await self._request("GET", "/status")
@@ -119,7 +119,7 @@ class ApiServer:
         )
 
     def _remaining_patience(self) -> float:
-        """Whoever is asked to stop has a grace period, and the server may be gone for good by then."""
+        """A trainer that is stopping has only its grace period, and the server may be gone for good by then."""
         return _PATIENCE_WHEN_STOPPING if self._stop.is_set() else self._patience
 
     async def _once(self, method: str, path: str, body: object) -> tuple[int, bytes]:

@@ -59,7 +59,7 @@ class LeaseSource:
         await self._api.register(config, self._checkpoints, step)
 
     def state(self) -> dict[str, Any]:
-        """The API server remembers what was trained."""
+        """Empty: the API server keeps a record of what was trained."""
         return {}
 
     async def acknowledge(self, lease: Lease, digest: bytes, step: int) -> None:

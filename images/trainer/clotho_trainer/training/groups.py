@@ -10,7 +10,7 @@ _HUGE = 1e30  # single precision ends at 3e38
 
 
 class InvalidGroupError(ValueError):
-    """The group cannot be trained on; the message says what is wrong with it."""
+    """The group cannot be trained on; the message is the reason."""
 
 
 def decode(raw: bytes | msgspec.Raw, vocabulary: int) -> ScoredGroup:

@@ -55,7 +55,7 @@ class TrainingLoop:
 
     @property
     def _total(self) -> int:
-        """The run ends where the config says, or with the data."""
+        """training.steps, or fewer where the data ends before."""
         steps, last = self._config.training.steps, self._source.last_step
         return steps if last is None else min(steps, last)
 
@@ -101,11 +101,11 @@ class TrainingLoop:
     def _read(self, delivery: Delivery) -> Batch:
         reading = delivery.read(self._backend.vocabulary)
         for reason in reading.rejected:
-            log.warning("a group is dropped: %s", reason)
+            log.warning("dropped a group: %s", reason)
             self._board.dropped_groups.labels("invalid").inc()
         batch = prepare(reading.groups, self._backend.rules, self._backend.version)
         for reason in batch.dropped:
-            log.warning("a group is dropped: %s", reason)
+            log.warning("dropped a group: %s", reason)
             self._board.dropped_groups.labels("stale").inc()
         return batch
 
@@ -161,7 +161,8 @@ class TrainingLoop:
         except TrainerError as error:
             if not stop.is_set():
                 raise
-            log.warning("the API server was not told of the checkpoint: %s", error.message)  # registering tells it, too
+            # The next registration reports it, too.
+            log.warning("the checkpoint was not reported to the API server: %s", error.message)
 
     def _fill(self, folder: Path) -> None:
         self._backend.save(folder)

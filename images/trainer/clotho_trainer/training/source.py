@@ -25,10 +25,10 @@ class Delivery(Protocol):
         """Blocks for as long as decoding takes."""
 
     def held(self) -> AbstractAsyncContextManager[None]:
-        """Nobody else gets these groups meanwhile."""
+        """The groups stay reserved for this trainer meanwhile."""
 
     def figures(self, found: Mapping[str, float]) -> Mapping[str, float]:
-        """What the source knows about them, given what training found."""
+        """The source's own figures about them; `found` are those of the training step."""
 
     async def trained(self, step: int, figures: Mapping[str, float]) -> None:
         """The policy has learned from them, and has this many steps now."""

@@ -36,8 +36,8 @@ def _install(python: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", str(CACHE)], check=True, capture_output=True)
         subprocess.run(install, check=True, capture_output=True, timeout=240)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        said = (error.stderr or b"").decode()[-300:]
-        raise UnavailableError(f"{PACKAGE} could not be installed: {said}") from error
+        problem = (error.stderr or b"").decode()[-300:]
+        raise UnavailableError(f"{PACKAGE} could not be installed: {problem}") from error
 
 
 def ask(python: Path, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -30,8 +30,8 @@ def main(job):  # type: ignore[no-untyped-def]
     def next_token(prompt):  # type: ignore[no-untyped-def]
         """The bias only makes sure that a plain token is drawn: an end token would come without probabilities."""
         body = {"prompt": prompt, "n_predict": 1, "n_probs": job["size"], "logit_bias": [[job["plain"], 1000.0]]}
-        said = ask("/completion", body | {"samplers": [], "cache_prompt": False})
-        return {each["id"]: each["logprob"] for each in said["completion_probabilities"][0]["top_logprobs"]}
+        answer = ask("/completion", body | {"samplers": [], "cache_prompt": False})
+        return {each["id"]: each["logprob"] for each in answer["completion_probabilities"][0]["top_logprobs"]}
 
     return {
         "tokens": [

@@ -45,9 +45,9 @@ def run(work: Path, *options: object) -> tuple[int, termination.Termination]:
     )
     written = (work / "last-words").read_text()
     assert done.stdout.strip() == written
-    said = termination.decode(written)
-    assert said is not None, done.stderr
-    return done.returncode, said
+    end = termination.decode(written)
+    assert end is not None, done.stderr
+    return done.returncode, end
 
 
 @pytest.fixture
@@ -68,19 +68,19 @@ def volume(model: Path, tmp_path: Path) -> Path:
 
 
 def test_a_pod_exports_what_its_file_says_and_repeats_nothing(volume: Path) -> None:
-    code, said = run(volume, "--status-port", free_port())
-    assert (code, said.reason) == (0, "Finished"), said
-    assert said.export is not None
+    code, end = run(volume, "--status-port", free_port())
+    assert (code, end.reason) == (0, "Finished"), end
+    assert end.export is not None
     folder = volume / "for" / "others"
-    assert said.export.folder == str(folder)
-    paths = {file.path for file in said.export.files}
+    assert end.export.folder == str(folder)
+    paths = {file.path for file in end.export.files}
     assert {"model-f16.gguf", "Modelfile", "safetensors/config.json"} <= paths
     assert paths | {"manifest.json"} == {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
     before = (folder / "model-f16.gguf").stat()
     (folder / "safetensors" / "config.json").write_text("{}")  # damaged: made again, the other is kept
     code, again = run(volume, "--status-port", free_port())
     assert code == 0
-    assert again == said
+    assert again == end
     assert (folder / "model-f16.gguf").stat().st_ino == before.st_ino
 
 
@@ -99,9 +99,9 @@ def test_progress_can_be_asked_for_and_a_stop_leaves_nothing_half_done(volume: P
         process.kill()
         process.wait()
         deaf.close()
-    said = termination.decode((volume / "last-words").read_text())
-    assert said is not None
-    assert said.reason == "Stopped"
+    end = termination.decode((volume / "last-words").read_text())
+    assert end is not None
+    assert end.reason == "Stopped"
     assert sorted(path.name for path in (volume / "out").iterdir()) == ["Modelfile", "manifest.json", "model-q8_0.gguf"]
 
 
@@ -134,6 +134,6 @@ def wait_for(port: int, state: str) -> None:
 def test_mistakes_end_in_one_sentence(options: list[Any], message: str, model: Path, tmp_path: Path) -> None:
     chosen = msgspec.structs.replace(config(model), export=Export())
     (tmp_path / "run.yaml").write_text(run_config.render(chosen))
-    code, said = run(tmp_path, *options)
-    assert (code, said.reason) == (2, "InvalidConfig")
-    assert message in said.message
+    code, end = run(tmp_path, *options)
+    assert (code, end.reason) == (2, "InvalidConfig")
+    assert message in end.message

@@ -98,7 +98,7 @@ async def test_failures_say_what_happened_and_keep_the_file(
     assert not stand_in.models
 
 
-async def test_nobody_there(model: Path, tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_no_server_is_listening(model: Path, tmp_path: Path, unused_tcp_port: int) -> None:
     with pytest.raises(TrainerError, match=f"Ollama at http://127.0.0.1:{unused_tcp_port}") as caught:
         await run(model, tmp_path, f"http://127.0.0.1:{unused_tcp_port}")
     assert caught.value.reason == "DependencyUnavailable"

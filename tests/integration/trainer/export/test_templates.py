@@ -34,9 +34,9 @@ TOOLS = [
 TALKS = [[USER], [SYSTEM, USER], [USER, ANSWER, AGAIN], [SYSTEM, USER, ANSWER, AGAIN]]
 TOOL_TALKS = [[USER], [SYSTEM, USER], [SYSTEM, USER, CALL, RESULT], [USER, CALL, RESULT, RESULT, ANSWER, AGAIN]]
 MISTRAL = (
-    "{{ bos_token }}{% if messages[0].role == 'system' %}{% set told = messages[0].content + '\n\n' %}"
-    "{% set rest = messages[1:] %}{% else %}{% set told = '' %}{% set rest = messages %}{% endif %}"
-    "{% for m in rest %}{% if m.role == 'user' %}[INST] {{ (told if loop.first else '') + m.content }} [/INST]"
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{% set system = messages[0].content + '\n\n' %}"
+    "{% set rest = messages[1:] %}{% else %}{% set system = '' %}{% set rest = messages %}{% endif %}"
+    "{% for m in rest %}{% if m.role == 'user' %}[INST] {{ (system if loop.first else '') + m.content }} [/INST]"
     "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}"
 )
 
@@ -74,7 +74,7 @@ def go(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def as_go(talk: list[dict[str, Any]], made: Conversation, tools: list[dict[str, Any]]) -> dict[str, Any]:
-    told = [message["content"] for message in talk if message["role"] == "system"]
+    system = [message["content"] for message in talk if message["role"] == "system"]
     messages = [
         {
             "Role": message["role"],
@@ -89,7 +89,8 @@ def as_go(talk: list[dict[str, Any]], made: Conversation, tools: list[dict[str, 
     for message in messages:
         for each in message["ToolCalls"]:
             del each["Function"]["arguments"]
-    values = {"System": told[0] if told else made.system, "Messages": messages, "Tools": list(map(json.dumps, tools))}
+    values: dict[str, Any] = {"Messages": messages, "Tools": list(map(json.dumps, tools))}
+    values["System"] = system[0] if system else made.system
     return {"Template": made.template, "Values": values}
 
 
@@ -100,7 +101,7 @@ def test_ollama_writes_conversations_as_the_policy_knows_them(family: str, go: P
     cases: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [(talk, []) for talk in TALKS]
     if family.startswith("qwen"):
         cases += [(talk, TOOLS) for talk in TOOL_TALKS]
-    if family == "gemma":  # knows no system prompt
+    if family == "gemma":  # has no system prompt
         cases = [(talk, tools) for talk, tools in cases if talk[0] is not SYSTEM]
     expected = [renderer(source, tools or None)(talk) for talk, tools in cases]
     jobs = [as_go(talk, made, tools) for talk, tools in cases]
@@ -108,7 +109,7 @@ def test_ollama_writes_conversations_as_the_policy_knows_them(family: str, go: P
     assert json.loads(done.stdout) == expected
 
 
-def test_gemma_is_told_in_its_first_question(go: Path) -> None:
+def test_gemma_gets_the_system_prompt_in_its_first_question(go: Path) -> None:
     source = template("gemma")
     made = conversation("gemma", set(), None, source, renderer(source))
     jobs = [as_go([SYSTEM, AGAIN], made, [])]

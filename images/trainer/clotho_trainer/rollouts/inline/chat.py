@@ -1,4 +1,4 @@
-"""Conversations as tokens, through the model's own chat template; and whether that template can speak of tools."""
+"""Conversations as tokens, through the model's own chat template; and whether that template supports tools."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,11 +57,11 @@ class Chat:
         try:
             opening = self._render([{"role": "user", "content": "hello"}])
             text = self._render(_exchange([call], [_RESULT]))
-        except Exception as error:  # templates are programs: they raise what they like
+        except Exception as error:  # templates are programs: they may raise anything
             return f"refuses conversations with tools ({str(error).splitlines()[0] if str(error) else error!r})"
         missing = [tool["function"]["name"] for tool in self._tools if tool["function"]["name"] not in opening]
         if missing:
-            return f"does not tell the model about the tool {missing[0]}"
+            return f"leaves out the tool {missing[0]}"
         if _MARK not in text:
             return "leaves out what the model called"
         turn_end = self._turn_end(text, text.rfind(_MARK))

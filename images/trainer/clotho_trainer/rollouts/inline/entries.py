@@ -1,4 +1,4 @@
-"""Finds the user's own Python by `module:name`, and says in one sentence why when it cannot."""
+"""Finds the user's own Python by `module:name`; failures are one sentence with the reason."""
 
 import importlib
 import sys
@@ -17,7 +17,7 @@ def load(entry: str, folder: Path, where: str) -> Any:
         sys.path.insert(0, str(folder))  # first: what the user wrote wins over an installed package of that name
     try:
         loaded = importlib.import_module(module)
-    except Exception as error:  # the user's module runs, and may raise whatever it likes
+    except Exception as error:  # the user's module runs, and may raise anything
         raise TrainerError("InvalidConfig", f"{where}: {_why_not(module, folder, error)}") from error
     try:
         return reduce(getattr, name.split("."), loaded)

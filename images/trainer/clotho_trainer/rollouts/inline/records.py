@@ -68,7 +68,7 @@ def _rows(dataset: Dataset) -> tuple[str, Iterable[tuple[str, Any]]]:
         raise TrainerError("InvalidConfig", f"inline.dataset.path: cannot read {path}: {error.strerror}") from error
     except (ValueError, msgspec.MsgspecError) as error:
         raise TrainerError(
-            "InvalidConfig", f"inline.dataset.path: {path} is not what its name says: {error}"
+            "InvalidConfig", f"inline.dataset.path: {path} does not have the format of its suffix: {error}"
         ) from error
 
 

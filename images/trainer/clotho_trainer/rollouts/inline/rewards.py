@@ -1,4 +1,4 @@
-"""What a completion is worth: the user's functions, called as they want to be, and their answers checked."""
+"""Scores of completions: the user's functions, called with the arguments they declare, their results checked."""
 
 import inspect
 import math
@@ -12,14 +12,14 @@ from clotho_trainer.rollouts.inline.records import Message, Record
 
 Kind = Literal["score", "passFail"]
 Value = float | None
-"""None where a reward says nothing about a completion."""
+"""None where a reward does not apply to a completion."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What the rewards see of one rollout."""
 
-    output: str  # what the policy said last
+    output: str  # the policy's last turn
     messages: tuple[Message, ...] = ()  # everything after the prompt, tool results included
     environment: Any = None  # the rollout's own, where the tools have one
     columns: Mapping[str, Any] = field(default_factory=dict)  # what a custom rollout adds

@@ -1,4 +1,4 @@
-"""Rollouts: the policy answers, calls tools, reads their results and goes on. Every token knows who wrote it."""
+"""Rollouts: the policy answers, calls tools and reads their results. Tokens are marked as sampled or observed."""
 
 import asyncio
 import inspect
@@ -34,7 +34,7 @@ class Trajectory:
     masks: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
-    output: str = ""  # what the policy said last
+    output: str = ""  # the policy's last turn
     version: int | None = None  # the oldest policy that wrote any of it
     is_truncated: bool = False
     environment: Any = None
@@ -71,7 +71,7 @@ class Trajectory:
         return Outcome(self.output, tuple(self.messages), self.environment, self.columns)
 
 
-class Policy:
+class SamplingClient:
     """The policy as rollouts see it; custom rollout functions get one."""
 
     def __init__(
@@ -141,7 +141,9 @@ class Conduct:
 
 
 class Rollouts:
-    def __init__(self, policy: Policy, chat: Chat, conduct: Conduct, decode: Callable[[list[int]], str]) -> None:
+    def __init__(
+        self, policy: SamplingClient, chat: Chat, conduct: Conduct, decode: Callable[[list[int]], str]
+    ) -> None:
         self._policy = policy
         self._chat = chat
         self._conduct = conduct

@@ -20,7 +20,7 @@ from clotho_trainer.rollouts.inline.chat import Chat
 from clotho_trainer.rollouts.inline.epochs import Epochs
 from clotho_trainer.rollouts.inline.records import Record
 from clotho_trainer.rollouts.inline.rewards import Scores, score_group
-from clotho_trainer.rollouts.inline.rollouts import Policy, PromptTooLongError, Rollouts, Trajectory
+from clotho_trainer.rollouts.inline.rollouts import PromptTooLongError, Rollouts, SamplingClient, Trajectory
 from clotho_trainer.rollouts.inline.task import Task
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.source import Reading
@@ -56,7 +56,7 @@ class InlineSource:
         chat = Chat(backend.tokenizer, backend.rules.end_tokens, task.schemas, inline.chat_template)
         if task.schemas:
             chat.check_tools(self._config.model.name)
-        policy = Policy(
+        policy = SamplingClient(
             backend.engine,
             chat,
             temperature=self._config.inference.temperature,
@@ -85,7 +85,7 @@ class InlineSource:
             stopping.cancel()
 
     async def checkpointed(self, step: int) -> None:
-        """Nobody else needs to know."""
+        """There is no API server to report it to."""
 
     async def reconfigured(self, config: RunConfig, step: int) -> None:
         self._config = config

@@ -27,7 +27,7 @@ class Tool:
     function: Callable[..., Any]
 
     async def call(self, arguments: Mapping[str, Any]) -> str:
-        """The result as text. Whatever goes wrong raises, and the policy is told."""
+        """The result as text. Whatever goes wrong raises, and the policy gets the error as the result."""
         converted = _converted(self.function, arguments)
         inspect.signature(self.function).bind(**converted)
         if inspect.iscoroutinefunction(self.function):
@@ -118,7 +118,7 @@ def _is_convertible(hint: Any) -> bool:
 
 
 def _type_schema(hint: Any) -> dict[str, Any]:
-    """Empty, which allows anything, for types that JSON does not know."""
+    """Empty, which allows anything, for types that JSON does not have."""
     if hint is None:
         return {}
     try:

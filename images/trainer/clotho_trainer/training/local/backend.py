@@ -200,9 +200,9 @@ class LocalBackend:
             free / 2**30,
         )
 
-    def _recompute(self, wish: bool) -> None:
-        self._keeps_activations = not wish
-        self._trainer.recompute_activations(wish)
+    def _recompute(self, is_on: bool) -> None:
+        self._keeps_activations = not is_on
+        self._trainer.recompute_activations(is_on)
 
     def _accumulate_within_memory(self, batch: Batch) -> float:
         while True:

@@ -53,8 +53,8 @@ class GroupTrainer(GRPOTrainer):
         result: torch.Tensor = self.compute_loss(self.model, inputs)
         return result
 
-    def recompute_activations(self, wish: bool) -> None:
-        if wish:
+    def recompute_activations(self, is_on: bool) -> None:
+        if is_on:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         else:
             self.model.gradient_checkpointing_disable()
@@ -182,7 +182,7 @@ def make_trainer(
 
 
 def tensors(rows: Sequence[Row], padding: int, device: torch.device) -> Inputs:
-    """Prompts padded on the left, completions on the right, as TRL wants them."""
+    """Prompts padded on the left, completions on the right, as TRL expects them."""
 
     def padded(arrays: list[Any], value: int, side: str) -> torch.Tensor:
         stacked: torch.Tensor = pad(

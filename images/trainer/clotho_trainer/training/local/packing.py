@@ -85,7 +85,7 @@ def packed(ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int) -> Pac
 
 
 def hidden_states(core: Any, batch: Packed) -> torch.Tensor:
-    """Through the model's own layers; of each token, as the head wants it."""
+    """Through the model's own layers; of each token, as the head takes it."""
     positions = batch.positions[None]
     hidden = core.embed_tokens(batch.tokens[None])
     hidden.requires_grad_(torch.is_grad_enabled())  # as before every other layer: one compiled program serves them all

@@ -26,7 +26,7 @@ class Plan:
 
 
 def plan(*, fixed_tokens: int | None, kept_bytes_per_token: float, free: int) -> Plan:
-    """Keep when it fits. `fixed_tokens`: the config says how large a pass is, so only one size is tried."""
+    """Keep when it fits. `fixed_tokens`: the config sets the size of a pass, so only that is tried."""
     sizes = (
         [fixed_tokens] if fixed_tokens else [TOKENS >> shift for shift in range(3) if TOKENS >> shift >= _FEWEST_KEPT]
     )
