@@ -111,11 +111,15 @@ def wandb_names(run: Object) -> Answer:
 
 
 def logs_answer(run: Object) -> Answer:
-    name, namespace = run["metadata"]["name"], run["metadata"].get("namespace", "")
     return {
-        part: f"clotho run logs {name} --namespace {namespace} --component {part}"
-        for part in ("api-server", "trainer", "environment")
+        component: f"{_command(run, 'logs')} --component {component}"
+        for component in ("api-server", "trainer", "environment")
     }
+
+
+def _command(run: Object, verb: str) -> str:
+    """For people to whom the agent reports."""
+    return f"clotho run {verb} {run['metadata']['name']} --namespace {run['metadata'].get('namespace', '')}"
 
 
 def status_answer(run: Object, now: datetime, evaluated: float | None) -> Answer:
@@ -186,6 +190,7 @@ def results_answer(run: Object) -> Answer:
         "final_metrics": metrics(results or status.get("progress") or {}),
         "history": [metrics(sample) for sample in samples[-HISTORY_SAMPLES:]],
         "weights": {"claim": results.get("claim"), "path": results.get("path")} if results.get("path") else None,
+        "download": _command(run, "download") if results.get("path") else None,
         "message": status.get("message", ""),
         **wandb_names(run),
     }

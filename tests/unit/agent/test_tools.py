@@ -312,6 +312,7 @@ async def test_results(api: FakeApi, tools: Toolbox) -> None:
     assert len(answer["history"]) == 10
     assert answer["history"][3]["reward_mean"] == 0.3
     assert answer["weights"] == {"claim": "c", "path": "/var/lib/clotho/checkpoints/100"}
+    assert answer["download"] == "clotho run download echo-1 --namespace lab"
 
 
 async def test_runs_are_listed(api: FakeApi, tools: Toolbox) -> None:
