@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from clotho.api import admission
+from clotho.api import admission, nesting
 from clotho_dev import REPOSITORY
 from clotho_dev.chart import install
 from clotho_dev.chart.dashboards import render
@@ -21,7 +21,12 @@ def chart_files() -> dict[Path, str]:
         CHART / "files" / "crds" / path.name: path.read_text() for path in sorted((REPOSITORY / "crds").glob("*.yaml"))
     }
     dashboards = {"fleet.json": FLEET, "run.json": ONE_RUN}
-    admissions = {"policy.yaml": admission.admission_policy(), "binding.yaml": admission.binding()}
+    admissions = {
+        "policy.yaml": admission.admission_policy(),
+        "binding.yaml": admission.binding(),
+        "nesting-policy.yaml": nesting.nesting_policy(),
+        "nesting-binding.yaml": nesting.nesting_binding(),
+    }
     return (
         crds
         | {CHART / "files" / "dashboards" / name: render(each) for name, each in dashboards.items()}

@@ -190,14 +190,18 @@ def test_viewers_see_every_kind_and_editors_change_all_but_policies(render: Rend
     assert not [label for label in labels if "aggregate" in label], "whoever starts runs must not lift their limits"
 
 
-def test_admission_follows_the_release(render: Render) -> None:
-    policy = one(render(), "ValidatingAdmissionPolicy")
-    ours = yaml.safe_load((generate.CHART / "files" / "admission" / "policy.yaml").read_text())
-    assert policy["spec"] == ours["spec"]
-    binding = one(render(), "ValidatingAdmissionPolicyBinding")
-    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+@pytest.mark.parametrize(("name", "file"), [("clotho", "policy.yaml"), ("clotho-nesting", "nesting-policy.yaml")])
+def test_admission_follows_the_release(render: Render, name: str, file: str) -> None:
+    def named(kind: str, *values: str) -> Manifest:
+        (found,) = (each for each in render(*values) if (each["kind"], each["metadata"]["name"]) == (kind, name))
+        return found
+
+    ours = yaml.safe_load((generate.CHART / "files" / "admission" / file).read_text())
+    assert named("ValidatingAdmissionPolicy")["spec"] == ours["spec"]
+    binding = named("ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == name
     assert "matchResources" not in binding["spec"]
-    confined = one(render("runs.namespaces={a,b}"), "ValidatingAdmissionPolicyBinding")["spec"]["matchResources"]
+    confined = named("ValidatingAdmissionPolicyBinding", "runs.namespaces={a,b}")["spec"]["matchResources"]
     assert confined["namespaceSelector"]["matchExpressions"][0]["values"] == ["a", "b"]
     off = kinds(render("admissionPolicy.enabled=false"))
     assert off["ValidatingAdmissionPolicy"] == off["ValidatingAdmissionPolicyBinding"] == 0

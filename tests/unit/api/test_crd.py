@@ -70,7 +70,7 @@ def with_defaults(schema: Body, value: Any) -> Any:
     return filled
 
 
-def test_a_run_that_nobody_has_seen_is_in_progress() -> None:
+def test_a_new_run_is_in_progress() -> None:
     assert ROOT["properties"]["status"]["default"] == {"observedGeneration": -1, "phase": "Pending"}
     described = ROOT["properties"]["status"]["properties"]
     assert [name for name, schema in described.items() if "default" in schema] == ["phase", "restarts"]
@@ -155,7 +155,7 @@ BAD: list[tuple[Body, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "words"), BAD)
-def test_bad_specs_are_told_what_is_wrong(changes: Body, words: str) -> None:
+def test_bad_specs_are_refused_with_the_reason(changes: Body, words: str) -> None:
     found = problems("demo", run_of(CASES["smallest"] | changes).spec)
     assert len(found) == 1
     assert words in found[0]
@@ -166,7 +166,7 @@ def test_names_that_cannot_be_host_names(name: str) -> None:
     assert "metadata.name" in problems(name, run_of(CASES["smallest"]).spec)[0]
 
 
-def test_all_problems_are_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     training = {"steps": 1, "batchSize": 130, "microBatchSize": 48, "backend": "tinker"}
     assert len(problems("demo", run_of(CASES["smallest"] | {"training": training}).spec)) == 3
 

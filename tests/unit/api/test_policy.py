@@ -140,7 +140,7 @@ def test_what_is_allowed(rules: Policy, asked: Body) -> None:
     assert violations(run(**asked), rules) == ()
 
 
-def test_everything_is_said_at_once() -> None:
+def test_everything_is_reported_at_once() -> None:
     rules = combine([policy(locked={"training": {"steps": 5, "seed": 1}}, limits={"gpus": 0, "models": ["none"]})])
     assert len(violations(run(training={"steps": 6, "seed": 2}), rules)) == 4
 

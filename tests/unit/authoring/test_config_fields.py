@@ -67,7 +67,7 @@ def test_what_is_wrong(config: dict[str, Any], words: str) -> None:
     assert problems({"task": "x", **config}, FIELDS) == (words,)
 
 
-def test_what_the_run_decides_is_told_with_its_value() -> None:
+def test_what_the_run_decides_is_shown_with_its_value() -> None:
     (problem,) = problems({"task": "x", "tokenizer_name": "mine"}, FIELDS, written={"tokenizer_name": "Qwen/Qwen3-8B"})
     assert problem == 'config.tokenizer_name: it is decided by the run (model.name) and locked to "Qwen/Qwen3-8B"'
 
@@ -76,7 +76,7 @@ def test_a_field_without_a_default_must_be_given() -> None:
     assert problems({}, FIELDS) == ("config.task: missing; it has no default",)
 
 
-def test_everything_is_said_at_once() -> None:
+def test_everything_is_reported_at_once() -> None:
     assert len(problems({"group_size": 0, "leters": "a", "mode": 3}, FIELDS)) == 4
 
 

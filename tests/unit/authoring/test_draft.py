@@ -95,7 +95,7 @@ def test_numbers_as_text_are_understood_where_text_cannot_be_meant() -> None:
     assert value_in(draft().edit("model.name", "7").spec, "model.name") == "7"
 
 
-def test_locked_fields_are_refused_with_their_value_and_need_not_be_said() -> None:
+def test_locked_fields_are_refused_with_their_value_and_may_be_left_out() -> None:
     policy = {"locked": {"model": {"name": "Qwen/Qwen3-8B"}, "training": {"steps": 2500}}}
     config = {"locked": {"environmentConfig": {"group_size": 32, "use_wandb": True}}}
     locked = draft(policy, config)
@@ -159,7 +159,7 @@ def test_what_the_run_decides_is_shown_and_refused_with_what_will_be_written(
         assert f"locked to {msgspec.json.encode(value).decode()}" in str(refused.value)
 
 
-def test_what_the_run_writes_unless_it_is_said_is_shown() -> None:
+def test_what_the_run_writes_unless_it_is_set_is_shown() -> None:
     made = atropos_draft()
     shown = made.fields()["max_token_length"]
     assert made.value(shown) == 9000, "training.maxTokens"
@@ -179,7 +179,7 @@ def test_what_the_run_decides_is_what_the_environments_image_writes() -> None:
     assert {name: rendered["env"][name] for name in DEFAULT_FROM} == {"max_token_length": 77}
 
 
-def test_what_is_missing_is_said_all_at_once() -> None:
+def test_what_is_missing_is_reported_at_once() -> None:
     assert draft().problems("r") == ("model.name is missing", "training.steps is missing")
 
 
@@ -210,7 +210,7 @@ def test_defaults_of_the_environment_count() -> None:
     assert settings["group_size"] == 5
 
 
-def test_every_field_of_a_run_can_be_said_and_read_again() -> None:
+def test_every_field_of_a_run_can_be_set_and_read_again() -> None:
     for name in run_fields():
         assert value_in(with_value({"training": {"seed": 1}}, name, "x"), name) == "x"
     assert with_value({"a": {"b": 1}}, "a.c", 2) == {"a": {"b": 1, "c": 2}}

@@ -120,7 +120,7 @@ def test_nonsense(nonsense: object) -> None:
         convert(nonsense)
 
 
-def test_problems_of_the_spec_are_told_in_the_words_of_the_file() -> None:
+def test_problems_of_the_spec_are_explained_in_the_words_of_the_file() -> None:
     converted = convert(document())
     problem = converted.in_their_words("training.batchSize and inline.dataset.path, but not training.batchSizes")
     assert problem == (

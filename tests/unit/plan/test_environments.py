@@ -170,7 +170,7 @@ def test_what_a_pod_of_the_old_image_says_is_not_about_the_new_one() -> None:
 HANGS = {"reason": "EnvironmentFailed", "message": "letters could not be imported within 120 s; it printed nothing"}
 
 
-def test_a_failure_of_its_own_is_final_until_somebody_acts() -> None:
+def test_a_failure_of_its_own_is_final_until_it_is_changed() -> None:
     world = Catalogue()
     world.settle()
     world.end_pod(words=HANGS)
@@ -231,7 +231,7 @@ def test_files_that_are_not_there_are_waited_for() -> None:
     assert world.pods_made == 1
 
 
-def test_a_pod_that_is_refused_is_told_and_not_tried_for_ever() -> None:
+def test_a_pod_that_is_refused_is_reported_and_not_retried_for_ever() -> None:
     world = Catalogue()
     world.refused = {ObjectKey("Pod", "letters-0123abcd-describe"): Refusal(message="no such class", is_permanent=True)}
     world.settle()
@@ -239,7 +239,7 @@ def test_a_pod_that_is_refused_is_told_and_not_tried_for_ever() -> None:
     assert "refused Pod letters-0123abcd-describe: no such class" in world.message
 
 
-def test_an_image_that_cannot_be_pulled_is_said() -> None:
+def test_an_image_that_cannot_be_pulled_is_reported() -> None:
     world = Catalogue(image="registry/nope:1")
     world.settle()
     assert world.pod is not None
@@ -250,14 +250,14 @@ def test_an_image_that_cannot_be_pulled_is_said() -> None:
     assert "registry/nope:1" in world.message
 
 
-def test_an_unreadable_spec_is_said() -> None:
+def test_an_unreadable_spec_is_reported() -> None:
     body = {"metadata": {"name": "e", "generation": 1}, "spec": {"image": 7}}
     wanted = plan_environment(parse(body), EnvironmentSeen(), START, PlanSettings())
     assert wanted.status is not None
     assert wanted.status.message == "The spec is not valid: spec.image: expected `str`, got `int`."
 
 
-def test_a_stranger_s_flood_is_cut() -> None:
+def test_a_flood_from_untrusted_code_is_cut() -> None:
     world = Catalogue()
     world.settle()
     world.answer = Description(name="x" * 9999, fields=tuple(ConfigField(name=f"f{n}") for n in range(999)))
@@ -266,7 +266,7 @@ def test_a_stranger_s_flood_is_cut() -> None:
     assert (len(world.status["fields"]), world.status["omittedFields"]) == (256, 743)
 
 
-def test_a_config_that_its_own_code_refuses_is_said_at_once_and_mended_without_importing_again() -> None:
+def test_a_config_that_its_own_code_refuses_is_reported_at_once_and_fixed_without_importing_again() -> None:
     world = Catalogue(config={"group_sise": 4})
     world.settle()
     world.answer = FOUND

@@ -128,7 +128,7 @@ def test_addresses_that_are_none_or_carry_secrets_are_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["$(OPENAI_API_KEY)", "$$(OPENAI_API_KEY)", "$", "a$b", "$$$(X)"])
-def test_nobody_gets_a_variable_into_a_command(text: str) -> None:
+def test_no_variable_gets_into_a_command(text: str) -> None:
     assert expanded(literal(text), {"OPENAI_API_KEY": "s3cret", "X": "s3cret"}) == text
 
 

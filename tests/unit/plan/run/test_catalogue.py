@@ -127,7 +127,7 @@ def test_a_later_change_does_not_reach_the_run() -> None:
 
 
 @pytest.mark.parametrize("template", [{}, {"spec": {"containers": [{"name": "main", "image": "mine:1"}]}}])
-def test_a_template_of_the_environment_that_is_no_pod_is_said_with_its_place(template: Body) -> None:
+def test_a_template_of_the_environment_that_is_no_pod_is_reported_with_its_place(template: Body) -> None:
     world = Named(entry(template={"spec": {"containers": [{"image": "x"}]}}), template=template)
     world.settle()
     assert world.pods == {}
@@ -137,7 +137,7 @@ def test_a_template_of_the_environment_that_is_no_pod_is_said_with_its_place(tem
     assert "environment letters: spec.template.spec.containers[0]: name is missing" in world.now_status.message
 
 
-def test_all_problems_are_said_at_once_and_nothing_is_made() -> None:
+def test_all_problems_are_reported_at_once_and_nothing_is_made() -> None:
     world = Named(entry(), config={"leters": "x", "letters": "", "tokenizer_name": "mine"})
     world.settle()
     status = world.now_status

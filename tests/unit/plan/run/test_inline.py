@@ -65,7 +65,7 @@ def test_a_lost_trainer_is_replaced() -> None:
     assert (world.phase, world.now_status.restarts, world.now_status.attempt) == ("Running", 1, 2)
 
 
-def test_a_standstill_can_only_be_the_trainers() -> None:
+def test_a_stall_can_only_be_the_trainers() -> None:
     world = inline_world(stall={"afterSeconds": 600})
     world.make_progress(5)
     world.settle()

@@ -115,7 +115,7 @@ def test_locked_values_are_what_is_rendered_and_what_is_remembered() -> None:
     assert (remembered.names, remembered.locked) == (("team",), rules)
 
 
-def test_environments_are_told_which_of_their_settings_are_locked() -> None:
+def test_environments_learn_which_of_their_settings_are_locked() -> None:
     world = governed(policy(locked={"environmentConfig": {"worker_timeout": 3600}}))
     first = world.reconcile()
     assert first.status is not None

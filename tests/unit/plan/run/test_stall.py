@@ -97,7 +97,7 @@ def test_it_is_noticed_when_it_is_due_and_not_before() -> None:
     assert world.now_status.stall
 
 
-def test_a_start_that_hangs_is_a_standstill_of_the_one_that_is_not_ready() -> None:
+def test_a_start_that_hangs_is_a_stall_of_the_one_that_is_not_ready() -> None:
     world = World(running_world(**STALL).spec)
     world.settle()
     world.start_all()
@@ -109,7 +109,7 @@ def test_a_start_that_hangs_is_a_standstill_of_the_one_that_is_not_ready() -> No
     assert (world.phase, world.now_status.stall.cause) == ("Starting", "TrainerNotReady")
 
 
-def test_environments_that_wait_inside_for_ever_are_a_standstill_too() -> None:
+def test_environments_that_wait_inside_for_ever_are_a_stall_too() -> None:
     world = World(running_world(**STALL).spec)
     world.settle()
     for component in ("api-server", "trainer"):
@@ -123,7 +123,7 @@ def test_environments_that_wait_inside_for_ever_are_a_standstill_too() -> None:
     assert world.now_status.stall.cause == "EnvironmentsNotReady"
 
 
-def test_a_final_checkpoint_that_takes_long_is_not_a_standstill() -> None:
+def test_a_final_checkpoint_that_takes_long_is_not_a_stall() -> None:
     world = running_world(**RESTART)
     world.make_progress(100, "saving")
     world.settle()
@@ -133,7 +133,7 @@ def test_a_final_checkpoint_that_takes_long_is_not_a_standstill() -> None:
     assert STALLED not in world.events
 
 
-def test_waiting_for_a_node_is_not_a_standstill() -> None:
+def test_waiting_for_a_node_is_not_a_stall() -> None:
     world = World(running_world(**STALL).spec)
     world.settle()
     world.advance(10_000)
@@ -179,7 +179,7 @@ def records(world: World) -> list[ComponentStatus]:
     return [components.api_server, components.trainer, *components.environments]
 
 
-def test_standstills_use_up_the_budget() -> None:
+def test_stalls_use_up_the_budget() -> None:
     world = running_world(**RESTART, restarts={"limit": 1})
     for _ in range(2):
         probe(world, inference="timed out")

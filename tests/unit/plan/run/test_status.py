@@ -52,7 +52,7 @@ def test_progress_is_written_at_most_every_thirty_seconds() -> None:
     assert world.now_status.message == f"Training: step {reached}/100."
 
 
-def test_a_step_that_compiles_first_is_told_from_one_that_hangs() -> None:
+def test_a_step_that_compiles_first_differs_from_one_that_hangs() -> None:
     world = running_world()
     world.make_progress(0)
     for state, message in [
@@ -217,7 +217,7 @@ def test_a_pod_that_does_not_end_is_reported_and_never_forced() -> None:
 
 
 @pytest.mark.parametrize(("permanent", "phase"), [(True, "Failed"), (False, "Starting")])
-def test_what_the_api_server_refuses_is_said_in_its_words(permanent: bool, phase: str) -> None:
+def test_what_the_api_server_refuses_is_reported_in_its_words(permanent: bool, phase: str) -> None:
     world = World()
     world.settle()
     key = ObjectKey("Pod", world.named("trainer"))
