@@ -72,4 +72,5 @@ def test_losing_the_api_server_s_volume_costs_rollouts_and_not_the_policy(model:
         assert run.wait("trainer", timeout=300) == 0, run.tail("trainer")
         assert [step for step, _ in run.steps()] == list(range(1, 21)), "no step is lost or repeated"
         assert run.server_status()["current_step"] == 20
-        assert (run.termination("trainer")["reason"], run.processes["environment"].poll()) == ("Finished", None)
+        assert run.termination("trainer")["reason"] == "Finished"
+        assert run.processes["environment"].poll() in (None, 0), run.tail("environment")
