@@ -4,8 +4,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from clotho.api.names import ENVIRONMENT
 from clotho.plan.pods import ContainerStatus, Pod, Terminated
 from clotho_contract import termination
+from clotho_contract.termination import Termination
 
 _DISRUPTIONS: Final = {
     "PreemptionByScheduler": "Preempted",
@@ -63,6 +65,9 @@ def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminat
         return Failure(pod=pod, reason="OOMKilled", explanation=explanation, exit_code=state.exit_code)
     where = "" if container.name == "main" else f" (container {container.name})"
     step = f" at step {words.step}" if words and words.step is not None else ""
+    if state.exit_code == 0 and words is not None and _reached_outdated_total(pod, words):
+        explanation = f"{title}{where} ended{step}, the last one before training.steps was raised"
+        return Failure(pod=pod, reason="StepsRaised", explanation=explanation, exit_code=0, is_infrastructure=True)
     if state.exit_code == 0:
         explanation = f"{title}{where} ended{step} before the run was done (exit code 0)"
         return Failure(pod=pod, reason="EndedEarly", explanation=explanation, exit_code=0)
@@ -79,6 +84,15 @@ def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminat
         is_permanent=words.reason in termination.PERMANENT,
         is_infrastructure=words.reason == _DEPENDENCY,
     )
+
+
+def _reached_outdated_total(pod: Pod, words: Termination) -> bool:
+    """All the steps it was asked for are done; a higher training.steps came too late to reach it."""
+    if words.reason != "Finished" or words.step is None:
+        return False
+    if pod.component == ENVIRONMENT:  # it ends by itself only after the last step
+        return True
+    return words.progress is not None and 0 < words.progress.configured_steps <= words.step
 
 
 def _infrastructure_reason(pod: Pod) -> str:

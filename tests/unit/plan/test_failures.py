@@ -8,6 +8,9 @@ from clotho.api.status import ComponentStatus
 from clotho.plan.failures import classify
 from clotho.plan.pods import parse_pod
 from clotho.plan.run.components import RunComponent
+from clotho_contract import termination
+from clotho_contract.progress import Progress
+from clotho_contract.termination import Termination
 
 Body = dict[str, Any]
 
@@ -27,6 +30,16 @@ def exited(code: int, message: str = "", reason: str = "Error", name: str = "mai
 
 def disrupted(reason: str) -> Body:
     return exited(143) | {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]}
+
+
+FINISHED_AT_400 = termination.encode(
+    Termination(
+        reason="Finished",
+        message="all 400 steps are done and saved",
+        step=400,
+        progress=Progress(state="finished", step=400, total_steps=400, configured_steps=400),
+    )
+).decode()
 
 
 @pytest.mark.parametrize(
@@ -64,6 +77,13 @@ def disrupted(reason: str) -> Body:
             "ended at step 40 before the run was done",
             False,
             False,
+        ),
+        (
+            exited(0, FINISHED_AT_400),
+            "StepsRaised",
+            "ended at step 400, the last one before training.steps was raised",
+            False,
+            True,
         ),
         ({"phase": "Failed", "reason": "Evicted", "message": "node low on memory"}, "Evicted", "node n1", False, True),
         ({"phase": "Failed", "reason": "NodeLost"}, "NodeLost", "was lost on node n1", False, True),
