@@ -257,7 +257,8 @@ def _message(ruling: _Ruling, phase: TestPhase, summary: TestSummary | None) -> 
     if ruling.waiting:
         return ruling.waiting
     done = sum(result.is_finished for result in ruling.results)
-    return f"Trying {len(ruling.results)} models; {done} are done."
+    models = f"{len(ruling.results)} model{'s' * (len(ruling.results) != 1)}"
+    return f"Testing {models}: {done} done."
 
 
 def _with_status(test: AnyTest, ruling: _Ruling, now: datetime) -> Plan[InferenceTestStatus]:

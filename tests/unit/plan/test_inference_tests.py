@@ -163,6 +163,16 @@ def test_the_three_defaults_are_tried_at_once_and_summed_up() -> None:
     assert len(world.pods) == 3, "they stay for their logs"
 
 
+@pytest.mark.parametrize(("count", "message"), [(1, "Testing 1 model: 0 done."), (2, "Testing 2 models: 0 done.")])
+def test_the_message_counts_the_models(count: int, message: str) -> None:
+    models = [{"name": f"m{number}", "baseUrl": "https://models.example/v1"} for number in range(count)]
+    world = World(environment(), models=models)
+    world.settle()
+    world.run_pods()
+    world.settle()
+    assert world.status["message"] == message
+
+
 def test_no_group_at_all_is_a_failure_that_says_why() -> None:
     world = World(environment(), models=[{"name": "m"}])
     world.settle()
