@@ -27,7 +27,7 @@ import msgspec  # noqa: E402
 import uvloop  # noqa: E402
 from aiohttp import web  # noqa: E402
 
-from clotho.cluster.credentials import from_kubeconfig  # noqa: E402
+from clotho.cluster.kubeconfig import from_kubeconfig  # noqa: E402
 from clotho_dev.cluster import binaries  # noqa: E402
 from clotho_dev.cluster.control_plane import PROGRAMS, ControlPlane  # noqa: E402
 from clotho_dev.cluster.pki import Identity  # noqa: E402

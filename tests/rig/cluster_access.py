@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clotho.cluster.client import ApiClient
-from clotho.cluster.credentials import from_kubeconfig
-from clotho.cluster.outcomes import NotFound
+from clotho.cluster.kubeconfig import from_kubeconfig
+from clotho.cluster.outcomes import Invalid, NotFound
 
 Body = dict[str, Any]
 RUNS = "/apis/clotho.dev/v1alpha1"
@@ -109,6 +109,19 @@ async def eventually(what: str, look: Callable[[], Awaitable[tuple[bool, T]]], p
             return seen
         assert time.monotonic() < deadline, f"not {what} within {patience:g} s: {_short(seen)}"
         await asyncio.sleep(0.08)
+
+
+async def create_eventually(cluster: ClusterAccess, plural: str, body: Body) -> None:
+    """A CRD that was just changed takes a moment to be in force."""
+
+    async def attempt() -> tuple[bool, str]:
+        try:
+            await cluster.client.create(cluster.folder(plural), body, Body)
+        except Invalid as error:
+            return False, str(error)
+        return True, ""
+
+    await eventually("created", attempt)
 
 
 def _short(seen: object) -> object:

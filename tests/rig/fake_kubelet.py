@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from clotho.cluster.outcomes import ApiError
@@ -120,7 +121,7 @@ class FakeKubelet:
         async def handle(_: web.Request) -> web.Response:
             if port in self.silent:
                 raise web.HTTPServiceUnavailable
-            return web.json_response(body())
+            return web.Response(body=msgspec.json.encode(body()), content_type="application/json")
 
         return handle
 

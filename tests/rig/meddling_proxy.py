@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from clotho.cluster.credentials import from_kubeconfig
+from clotho.cluster.kubeconfig import from_kubeconfig
 
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -27,6 +27,7 @@ class Write(msgspec.Struct, frozen=True):
 
 Before = Callable[[Write], Awaitable[web.StreamResponse | None]]
 After = Callable[[Write], Awaitable[None]]
+Watching = Callable[[str], web.Response | None]
 
 
 async def _pass_on(_: Write) -> None:
@@ -36,7 +37,7 @@ async def _pass_on(_: Write) -> None:
 class MeddlingProxy:
     """`before(write)` may answer in the server's place; `after(write)` runs once the server has committed.
 
-    `hold_watches` is cleared to freeze what watches deliver.
+    `watching(path)` may answer a watch in the server's place; `flowing` is cleared to freeze what watches deliver.
     """
 
     def __init__(self, kubeconfig: Path, folder: Path) -> None:
@@ -47,6 +48,13 @@ class MeddlingProxy:
         self.after: After = _pass_on
         self.flowing = asyncio.Event()
         self.flowing.set()
+        self.watching: Watching = lambda _: None
+        self._open_watches: set[aiohttp.ClientResponse] = set()
+
+    def end_watches(self) -> None:
+        """The client has to open each of them again."""
+        for upstream in tuple(self._open_watches):
+            upstream.close()
 
     async def __aenter__(self) -> "MeddlingProxy":
         self._session = aiohttp.ClientSession(
@@ -82,6 +90,8 @@ class MeddlingProxy:
             self.writes.append(write)
             if (answer := await self.before(write)) is not None:
                 return answer
+        if _is_watch(request) and (answer := self.watching(request.path)) is not None:
+            return answer
         return await self._forward(request, write)
 
     async def _forward(self, request: web.Request, write: Write | None) -> web.StreamResponse:
@@ -101,12 +111,27 @@ class MeddlingProxy:
                 if name in upstream.headers:
                     response.headers[name] = upstream.headers[name]
             await response.prepare(request)
-            async for chunk in upstream.content.iter_any():
-                if "watch=true" in request.query_string:
-                    await self.flowing.wait()
-                await response.write(chunk)
+            if _is_watch(request):
+                await self._relay_watch(upstream, response)
+            else:
+                await response.write(await upstream.read())
             await response.write_eof()
             return response
+
+    async def _relay_watch(self, upstream: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
+        self._open_watches.add(upstream)
+        try:
+            async for chunk in upstream.content.iter_any():
+                await self.flowing.wait()
+                await response.write(chunk)
+        except aiohttp.ClientConnectionError:
+            return  # ended by `end_watches`
+        finally:
+            self._open_watches.discard(upstream)
+
+
+def _is_watch(request: web.Request) -> bool:
+    return "watch=true" in request.query_string
 
 
 def refuse(code: int, reason: str, **headers: str) -> web.Response:

@@ -50,6 +50,7 @@ def pod_body(
             "uid": uid or f"uid-{component}",
             "resourceVersion": str(version),
             "labels": {
+                "app.kubernetes.io/managed-by": "clotho-operator",
                 "clotho.dev/run": "r",
                 "clotho.dev/owner-uid": UID,
                 "app.kubernetes.io/component": component,

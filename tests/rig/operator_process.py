@@ -32,6 +32,7 @@ class OperatorProcess:
         self._kubeconfig, self._log = kubeconfig, log
         self._settings = {**settings, "CLOTHO_SERVER_HOST": "127.0.0.1", "CLOTHO_SERVER_PORT": "0"}
         self._process: asyncio.subprocess.Process | None = None
+        self.has_failed = False  # as its test expected
 
     async def start(self) -> "OperatorProcess":
         path = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "images/contract"))
@@ -75,6 +76,12 @@ class OperatorProcess:
 
     async def terminate(self) -> int:
         return await self._end(signal.SIGTERM)
+
+    async def wait(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        assert self._process is not None
+        self.has_failed = True
+        return await asyncio.wait_for(self._process.wait(), 60)
 
     def freeze(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)

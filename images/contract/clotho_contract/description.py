@@ -5,12 +5,15 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from clotho_contract import untrusted
+
 PATH: Final = "/description"  # on the environment's status port
 MAX_FIELDS: Final = 256
 MAX_CHOICES: Final = 64
 NAME_LIMIT: Final = 128
 TEXT_LIMIT: Final = 500
 VALUE_LIMIT: Final = 500  # bytes of JSON
+VALUE_LEVELS: Final = 32  # nested lists and objects, at most
 Length = Annotated[int, Meta(ge=0, le=2**53)]  # what every JSON parser can hold
 TOTAL_LIMIT: Final = 160 * 1024  # bytes of JSON: an object in etcd may have ten times as much
 
@@ -47,7 +50,7 @@ def encode(description: Description) -> bytes:
 
 def decode(body: bytes) -> Description:
     """Raises msgspec.MsgspecError for anything of another shape."""
-    return msgspec.json.decode(body, type=Description)
+    return untrusted.decode(body, Description)
 
 
 def bounded(description: Description) -> Description:
@@ -82,7 +85,8 @@ def _bounded_field(field: ConfigField) -> ConfigField:
 
 
 def _is_small(value: object) -> bool:
-    return len(msgspec.json.encode(value)) <= VALUE_LIMIT
+    encoded = msgspec.json.encode(value)
+    return len(encoded) <= VALUE_LIMIT and encoded.count(b"[") + encoded.count(b"{") <= VALUE_LEVELS
 
 
 def _cut(text: str, limit: int) -> str:

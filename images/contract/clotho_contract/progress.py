@@ -1,11 +1,14 @@
 """What the trainer answers on `/progress`; the operator copies it into the run's status."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from clotho_contract import untrusted
+
 State = Literal["loading", "waiting", "compiling", "training", "saving", "finished"]
+LARGEST_FIGURE: Final = 1e15
 Count = Annotated[int, Meta(ge=0, le=2**53)]  # what JSON and Prometheus can count exactly
 
 
@@ -46,5 +49,30 @@ def encode(progress: Progress) -> bytes:
     return msgspec.json.encode(progress)
 
 
+def bounded(progress: Progress) -> Progress:
+    """Untrusted code may have written it: figures that no trainer can mean are left out."""
+    return msgspec.structs.replace(
+        progress,
+        reward_mean=_within(progress.reward_mean, -LARGEST_FIGURE),
+        loss=_within(progress.loss, -LARGEST_FIGURE),
+        percent_correct=_within(progress.percent_correct),
+        tokens_per_second=_within(progress.tokens_per_second),
+        seconds_per_step=_within(progress.seconds_per_step),
+        history=tuple(
+            HistorySample(
+                step=sample.step,
+                reward_mean=_within(sample.reward_mean, -LARGEST_FIGURE),
+                loss=_within(sample.loss, -LARGEST_FIGURE),
+                percent_correct=_within(sample.percent_correct),
+            )
+            for sample in progress.history
+        ),
+    )
+
+
+def _within(figure: float | None, least: float = 0.0) -> float | None:
+    return figure if figure is not None and least <= figure <= LARGEST_FIGURE else None
+
+
 def decode(body: bytes) -> Progress:
-    return msgspec.json.decode(body, type=Progress)
+    return bounded(untrusted.decode(body, Progress))

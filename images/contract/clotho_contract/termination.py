@@ -2,14 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from clotho_contract import untrusted
 from clotho_contract.exports import ExportOutcome
 from clotho_contract.names import TERMINATION_MESSAGE_PATH, TERMINATION_MESSAGE_VARIABLE
-from clotho_contract.progress import Progress
+from clotho_contract.progress import Count, Progress, bounded
 
 Reason = Literal[
     "Finished",  # the work is done; for a trainer: last step and final checkpoint
@@ -27,7 +28,6 @@ Reason = Literal[
 ]
 PERMANENT: Final[frozenset[Reason]] = frozenset({"InvalidConfig", "ModelTooLarge", "CheckpointsDamaged"})
 LIMIT = 4096  # what the kubelet keeps
-Count = Annotated[int, Meta(ge=0, le=2**53)]  # a stranger's code may have written it
 
 
 class Trial(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -43,7 +43,7 @@ class Trial(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tru
 class Termination(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Reason
     message: str
-    step: int | None = None
+    step: Count | None = None
     progress: Progress | None = None  # a trainer's final figures: nobody can ask it for them any more
     export: ExportOutcome | None = None  # what an export wrote
     trial: Trial | None = None  # what a test of an environment found
@@ -69,9 +69,10 @@ def encode(termination: Termination) -> bytes:
 def decode(text: str) -> Termination | None:
     """None for anything that is not ours: foreign images write what they like."""
     try:
-        return msgspec.json.decode(text, type=Termination)
+        found = untrusted.decode(text, Termination)
     except msgspec.MsgspecError:
         return None
+    return msgspec.structs.replace(found, progress=bounded(found.progress)) if found.progress else found
 
 
 def write(termination: Termination) -> None:

@@ -14,9 +14,9 @@ from clotho.api.names import API_VERSION, FIELD_MANAGER, UID_LABEL
 from clotho.cluster.cache import Key
 from clotho.cluster.client import APPLY, MERGE, ApiClient
 from clotho.cluster.kinds import RESOURCES, path_of
-from clotho.cluster.outcomes import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Transient
-from clotho.cluster.store import AnyOwner, Store, decode, key_of
-from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, Refusal
+from clotho.cluster.outcomes import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Transient, Undecodable
+from clotho.cluster.store import AnyOwner, Store, key_of
+from clotho.plan.model import Action, Apply, Create, Delete, Manifest, ObjectKey, Refusal
 from clotho.render.objects import ROLE_KEYS
 from clotho_contract.names import TOKEN_VARIABLE
 
@@ -91,9 +91,9 @@ class Writer:
         except Conflict:
             await self.refresh(metadata.namespace, ObjectKey(kind, metadata.name))
             raise
-        cache = self._store.cache(kind)
-        written = decode(kind, answer)
-        cache.observe(written)
+        written = self._store.take_in(kind, answer)
+        if written is None:
+            raise Undecodable(f"update {path}/status", "the answer cannot be decoded")
         return cast(AnyOwner, written)
 
     async def settle(self, key: Key) -> None:
@@ -113,7 +113,7 @@ class Writer:
             if known is not None:
                 cache.remove(known.metadata)
             return None
-        cache.observe(decode(item.kind, body))
+        self._store.take_in(item.kind, body)
         return body
 
     async def _do(self, owner: AnyOwner, action: Action) -> None:
@@ -135,7 +135,7 @@ class Writer:
                         fieldManager=FIELD_MANAGER,
                         force="true",
                     )
-                    self._take_in(action.key.kind, answer)
+                    self._store.take_in(action.key.kind, answer)
                 case Delete():
                     await self._delete(namespace, action)
         except (Invalid, Forbidden) as error:
@@ -171,7 +171,7 @@ class Writer:
             if found is None or found["metadata"].get("labels", {}).get(UID_LABEL) != owner.metadata.uid:
                 raise
             return
-        self._take_in(action.key.kind, answer)
+        self._store.take_in(action.key.kind, answer)
 
     async def _add_missing_tokens(self, path: str, keys: Sequence[str]) -> None:
         """A merge patch, because a later apply without them would remove keys that were applied."""
@@ -194,12 +194,9 @@ class Writer:
             await self.refresh(namespace, action.key)
             raise
         if answer.get("kind") == action.key.kind:
-            self._take_in(action.key.kind, answer)
+            self._store.take_in(action.key.kind, answer)
         elif (known := self._store.cache(action.key.kind).get(namespace, action.key.name)) is not None:
             self._store.cache(action.key.kind).remove(known.metadata)
-
-    def _take_in(self, kind: Kind, answer: Body) -> None:
-        self._store.cache(kind).observe(decode(kind, answer))
 
     def _check(self) -> None:
         if not self._may_write():

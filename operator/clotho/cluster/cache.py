@@ -1,5 +1,6 @@
-"""What we believe is in the cluster: fed by watches and by our own writes, whichever is newer, never going back."""
+"""The last known state of the cluster: fed by watches and by our own writes, whichever is newer, never going back."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -11,7 +12,7 @@ TOMBSTONES = 4096
 
 
 class Key(NamedTuple):
-    """Whose pass of the operator an object belongs to."""
+    """What is reconciled: an object of ours."""
 
     namespace: str
     name: str
@@ -43,32 +44,39 @@ def _is_newer(metadata: Metadata, known: Metadata) -> bool:
 
 
 class Cache(Generic[T]):
-    """Objects of one kind by owner. Answers to our own writes go in as well, so that the next pass sees them at once:
-    a watch that lags behind cannot make us create or delete anything twice."""
+    """Objects of one kind by owner. Answers to our own writes go in as well, so that the next reconcile sees them at
+    once: a watch that lags behind cannot make us create or delete anything twice."""
 
     def __init__(self, owner: Callable[[Metadata], Key | None]) -> None:
         self._owner = owner
         self._objects: dict[_Identity, T] = {}
         self._by_owner: dict[Key, dict[_Identity, T]] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()  # uids: a late answer must not bring back the dead
+        self._gone: OrderedDict[str, float] = OrderedDict()  # by uid, the version before which states are outdated
 
     def observe(self, item: T) -> bool:
         """Take in a state of an object; False when it is nothing new."""
         metadata = item.metadata
         identity = (metadata.namespace, metadata.name)
         known = self._objects.get(identity)
-        if metadata.uid in self._gone:
+        if version(metadata) < self._gone.get(metadata.uid, 0):
             return False
         if known is not None and not _is_newer(metadata, known.metadata):
             return False
+        self._gone.pop(metadata.uid, None)
         self._objects[identity] = item
         if (run := self._owner(metadata)) is not None:
             self._by_owner.setdefault(run, {})[identity] = item
         return True
 
-    def remove(self, metadata: Metadata) -> bool:
-        """The object is gone; a successor of the same name stays."""
-        self._bury(metadata.uid)
+    def remove(self, metadata: Metadata, at_version: float = math.inf) -> bool:
+        """The object is gone; a successor of the same name stays.
+
+        `at_version`: no watch or list has it from that version on. It may have lost a label only, and exist: what is
+        read at that version or later counts.
+        """
+        self._gone[metadata.uid] = at_version
+        while len(self._gone) > TOMBSTONES:
+            self._gone.popitem(last=False)
         identity = (metadata.namespace, metadata.name)
         known = self._objects.get(identity)
         if known is None or known.metadata.uid != metadata.uid:
@@ -80,11 +88,6 @@ class Cache(Generic[T]):
             if not self._by_owner[run]:
                 del self._by_owner[run]
         return True
-
-    def _bury(self, uid: str) -> None:
-        self._gone[uid] = None
-        while len(self._gone) > TOMBSTONES:
-            self._gone.popitem(last=False)
 
     def absent_from(self, listed: Iterable[Metadata], list_version: int) -> list[T]:
         """What the cluster no longer has, by a list taken at that version; a watch may have missed the deletions."""

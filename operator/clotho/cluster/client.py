@@ -7,8 +7,9 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import msgspec
 
-from clotho.cluster.credentials import Credentials
-from clotho.cluster.outcomes import Status, Transient, Unauthorized, from_answer
+from clotho.cluster.credentials import Credentials, CredentialsError
+from clotho.cluster.nesting import BARE, IN_LIST, bounded
+from clotho.cluster.outcomes import NoCredentials, Status, Transient, Unauthorized, Undecodable, from_answer
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML: the server takes it under this name
@@ -42,6 +43,7 @@ class ApiClient:
         self._timeout = timeout_seconds
         self._session = aiohttp.ClientSession(
             base_url=credentials.server,
+            proxy=credentials.proxy,
             connector=aiohttp.TCPConnector(limit=connections, ssl=credentials.tls or False, keepalive_timeout=75),
             timeout=aiohttp.ClientTimeout(total=timeout_seconds),
             headers={"User-Agent": user_agent},
@@ -54,23 +56,23 @@ class ApiClient:
         await self._session.close()
 
     async def get(self, path: str, answer: type[T], **params: str) -> T:
-        return msgspec.json.decode(await self._send("get", path, params=params), type=answer)
+        return _decoded("get", path, await self._send("get", path, params=params), answer)
 
     async def list(self, path: str, answer: type[T], params: Mapping[str, str], *, only_metadata: bool = False) -> T:
         accept = METADATA_ONLY if only_metadata else JSON
-        return msgspec.json.decode(await self._send("list", path, params=params, accept=accept), type=answer)
+        return _decoded("list", path, await self._send("list", path, params=params, accept=accept), answer, IN_LIST)
 
     async def create(self, path: str, body: object, answer: type[T], **params: str) -> T:
-        return msgspec.json.decode(await self._send("create", path, body, params=params), type=answer)
+        return _decoded("create", path, await self._send("create", path, body, params=params), answer)
 
     async def replace(self, path: str, body: object, answer: type[T], **params: str) -> T:
-        return msgspec.json.decode(await self._send("update", path, body, params=params), type=answer)
+        return _decoded("update", path, await self._send("update", path, body, params=params), answer)
 
     async def patch(self, path: str, body: object, answer: type[T], content_type: str, **params: str) -> T:
-        return msgspec.json.decode(await self._send("patch", path, body, content_type, params), type=answer)
+        return _decoded("patch", path, await self._send("patch", path, body, content_type, params), answer)
 
     async def delete(self, path: str, options: object, answer: type[T]) -> T:
-        return msgspec.json.decode(await self._send("delete", path, options), type=answer)
+        return _decoded("delete", path, await self._send("delete", path, options), answer)
 
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         """A plain-text answer piece by piece, for as long as it lasts: logs."""
@@ -126,7 +128,10 @@ class ApiClient:
     async def _send_once(
         self, verb: str, path: str, data: bytes | None, headers: Mapping[str, str], params: Mapping[str, str]
     ) -> bytes:
-        headers = {**headers, **self._credentials.headers()}
+        try:
+            headers = {**headers, **self._credentials.headers()}
+        except CredentialsError as error:
+            raise NoCredentials(f"{verb} {path}", str(error)) from error
         try:
             async with self._session.request(_METHODS[verb], path, data=data, headers=headers, params=params) as answer:
                 raw = await answer.read()
@@ -149,8 +154,15 @@ _METHODS: Final = {
 }
 
 
+def _decoded(verb: str, path: str, raw: bytes, answer: type[T], surrounding: int = BARE) -> T:
+    try:
+        return msgspec.json.decode(bounded(raw, surrounding), type=answer)
+    except msgspec.MsgspecError as error:
+        raise Undecodable(f"{verb} {path}", f"the answer cannot be decoded: {error}") from error
+
+
 def _status(raw: bytes) -> Status:
     try:
-        return msgspec.json.decode(raw, type=Status)
+        return msgspec.json.decode(bounded(raw), type=Status)
     except msgspec.MsgspecError:
         return Status(message=raw[:200].decode(errors="replace").strip())

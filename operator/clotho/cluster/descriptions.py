@@ -32,7 +32,7 @@ class Descriptions:
     def forget(self, key: Key) -> None:
         self._answers.pop(key, None)
 
-    def is_awaited(self, key: Key) -> bool:
+    def has_unprobed_pod(self, key: Key) -> bool:
         """Whether a pod is ready to report that has not been heard."""
         return self._reporting_pod(key) is not None
 
@@ -61,7 +61,7 @@ class Descriptions:
         try:
             body = await http_get(pod.status.pod_ip, ENVIRONMENT_STATUS_PORT, description.PATH, None, self._timeout)
             found = description.bounded(description.decode(body))
-        except (ProbeFailed, msgspec.MsgspecError):
+        except (ProbeFailed, msgspec.MsgspecError, RecursionError):
             self._on_failure("environment")
             return False, RETRY_SECONDS  # the pod has a deadline: it does not go on for ever
         self._answers[key] = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=found)

@@ -7,7 +7,6 @@ from typing import Any
 
 from clotho.api.names import API_VERSION, FIELD_MANAGER
 from clotho.cluster.client import ApiClient
-from clotho.cluster.outcomes import ApiError
 from clotho.cluster.store import AnyOwner
 from clotho.plan.model import Event
 
@@ -36,7 +35,7 @@ class EventPoster:
         try:
             body = _body(about, event, self._instance, datetime.now(UTC))
             await self._client.create(f"/api/v1/namespaces/{namespace}/events", body, dict[str, Any])
-        except ApiError as error:
+        except Exception as error:  # nothing waits for this task: whatever it raised would be lost
             log.info(
                 "event %s not posted: %s", event.reason, error, extra={"run": f"{namespace}/{about.metadata.name}"}
             )

@@ -9,8 +9,8 @@ from clotho.cluster.client import ApiClient
 from clotho.cluster.descriptions import Descriptions
 from clotho.cluster.files import files_hash
 from clotho.cluster.places import Places
-from clotho.cluster.probe import Prober
-from clotho.cluster.store import AnyRun, Store
+from clotho.cluster.probe import Answers
+from clotho.cluster.store import AnyRun, Store, run_key
 from clotho.plan.environments import EnvironmentSeen
 from clotho.plan.inference_tests import TestSeen
 from clotho.plan.model import ObjectKey, Observed
@@ -18,18 +18,19 @@ from clotho.render.names import base_name
 
 
 class Observer:
-    """Secrets are not watched, so each run's own is read once; later changes come from our own writes or `recheck`."""
+    """Secrets are not watched, since the right to watch them is the right to read all of them: each run's own is read
+    once; later changes come from our own writes or from `check_secret`."""
 
     def __init__(
         self,
         client: ApiClient,
         store: Store,
         writer: Writer,
-        prober: Prober,
+        answers: Answers,
         descriptions: Descriptions,
         places: Places,
     ) -> None:
-        self._client, self._store, self._writer, self._prober = client, store, writer, prober
+        self._client, self._store, self._writer, self._answers = client, store, writer, answers
         self._descriptions = descriptions
         self.places = places
         self._secret_known: set[str] = set()  # uids of runs
@@ -44,7 +45,7 @@ class Observer:
         return Observed(
             pods=self._store.pods_of(key, uid),
             objects=self._store.objects_of(key, uid),
-            probes=self._prober.answers(key),
+            probes=self._answers.of(key),
             refused=self._writer.refusals(run),
             environments=self._catalogue(run),
             policies=self._store.policies_in(key.namespace),
@@ -83,14 +84,20 @@ class Observer:
             policies=self._store.policies_in(key.namespace),
         )
 
-    def recheck(self) -> None:
-        """Somebody may have deleted a Secret: read each again when its run is next looked at."""
-        self._secret_known.clear()
+    async def check_secret(self, run: AnyRun) -> None:
+        """Read it again: it may have been edited or deleted by hand."""
+        namespace, name = run.metadata.namespace, base_name(run.metadata)
+        known = self._store.secrets.get(namespace, name)
+        if known is None:
+            return
+        await self._writer.refresh(namespace, ObjectKey("Secret", name))
+        if self._store.secrets.get(namespace, name) != known:
+            self._store.changed(run_key(run.metadata))
 
     def forget(self, key: Key) -> None:
         """The object is gone, and a run's Secret with it."""
         self._writer.forget(key)
         for secret in tuple(self._store.secrets.belonging_to(key)):
             self._store.secrets.remove(secret.metadata)
-        self._prober.forget(key)
+        self._answers.forget(key)
         self._descriptions.forget(key)

@@ -43,6 +43,14 @@ class Unauthorized(ApiError):
     """The token was not accepted."""
 
 
+class NoCredentials(ApiError):
+    """Nothing was sent: the token could not be read, or the credential plugin failed."""
+
+
+class Undecodable(ApiError):
+    """The request succeeded, but the answer is not what its kind promises."""
+
+
 class Transient(ApiError):
     """No answer, a time-out or an error of the server: the same request may succeed a little later."""
 

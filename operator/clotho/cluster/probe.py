@@ -17,7 +17,7 @@ from clotho.cluster.store import Store
 from clotho.plan.model import Probe, Probes, QueueStatus
 from clotho.plan.pods import Pod
 from clotho.plan.run.progress import reported_step_time
-from clotho_contract import progress
+from clotho_contract import progress, untrusted
 from clotho_contract.api_protocol import ApiStatus
 from clotho_contract.exports import ExportProgress
 from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, TRAINER_STATUS_PORT
@@ -89,35 +89,44 @@ def _only(pods: tuple[Pod, ...], component: str) -> Pod | None:
     return max(found, key=lambda pod: pod.attempt, default=None)
 
 
-class Prober:
-    """Keeps the last answers; `on_failure(target)` is told of every question without an answer."""
+class Answers:
+    """The last answer of every component that was probed."""
 
-    def __init__(self, store: Store, times: ProbeTimes, on_failure: Callable[[str], None]) -> None:
-        self._store, self._times, self._on_failure = store, times, on_failure
-        self._answers: dict[Key, Probes] = {}
+    def __init__(self) -> None:
+        self._known: dict[Key, Probes] = {}
 
-    def answers(self, key: Key) -> Probes:
-        return self._answers.get(key, Probes())
+    def of(self, key: Key) -> Probes:
+        return self._known.get(key, Probes())
 
-    def forget(self, key: Key) -> None:
-        self._answers.pop(key, None)
+    def keep(self, key: Key, probes: Probes) -> None:
+        self._known[key] = probes
 
-    def forget_all(self) -> None:
-        self._answers.clear()
-
-    def hear(self, key: Key, pod: Pod) -> None:
-        """A trainer's last words are its last answer."""
+    def keep_termination(self, key: Key, pod: Pod) -> None:
+        """A trainer's termination message has its final progress: that counts as its last answer."""
         words = pod.last_words if pod.component == TRAINER else None
         if words is not None and words.progress is not None:
-            said = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=words.progress)
-            self._answers[key] = msgspec.structs.replace(self.answers(key), trainer=said)
+            final = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=words.progress)
+            self.keep(key, msgspec.structs.replace(self.of(key), trainer=final))
 
-    def has_newcomer(self, key: Key) -> bool:
+    def forget(self, key: Key) -> None:
+        self._known.pop(key, None)
+
+    def forget_all(self) -> None:
+        self._known.clear()
+
+
+class Prober:
+    """`on_failure(target)` is called for every probe without a usable answer."""
+
+    def __init__(self, store: Store, answers: Answers, times: ProbeTimes, on_failure: Callable[[str], None]) -> None:
+        self._store, self._answers, self._times, self._on_failure = store, answers, times, on_failure
+
+    def has_unprobed_pod(self, key: Key) -> bool:
         """Whether a trainer, or an exporter, is up that was never asked."""
         run = self._store.run(key)
         if not isinstance(run, TrainingRun) or not _may_speak(run):
             return False
-        pods, known = self._store.pods_of(key, run.metadata.uid), self.answers(key)
+        pods, known = self._store.pods_of(key, run.metadata.uid), self._answers.of(key)
         is_over = run.status.phase == "Completed"
         pod, said = (_only(pods, EXPORTER), known.exporter) if is_over else (_only(pods, TRAINER), known.trainer)
         return pod is not None and (said is None or said.pod_uid != pod.uid)
@@ -126,22 +135,22 @@ class Prober:
         """One round: whether the answers say something new, and when to ask again."""
         run = self._store.run(key)
         if not isinstance(run, TrainingRun) or run.metadata.is_being_deleted:
-            self.forget(key)
+            self._answers.forget(key)
             return False, None
         wait = pause(run, self._times)
         if wait is None:
             return False, None
-        before = self.answers(key)
+        before = self._answers.of(key)
         after = before
         pods = self._store.pods_of(key, run.metadata.uid)
         asked = questions(run, pods, before, now)
         if not asked:
-            return False, None  # the next newcomer starts the rounds again
+            return False, None  # the next pod that was never probed starts the rounds again
         for question in asked:
             after = msgspec.structs.replace(after, **{question.target: await self._ask(key, run, question)})
-        if self.answers(key) == before:  # else it has said its last words meanwhile
-            self._answers[key] = after
-        return _says(self.answers(key)) != _says(before), wait
+        if self._answers.of(key) == before:  # else it has said its last words meanwhile
+            self._answers.keep(key, after)
+        return _says(self._answers.of(key)) != _says(before), wait
 
     async def _ask(self, key: Key, run: TrainingRun, question: Question) -> Probe[Any]:
         pod = question.pod
@@ -162,12 +171,13 @@ class Prober:
     ) -> progress.Progress | ExportProgress | QueueStatus | bool:
         limit = self._times.timeout
         if target == "trainer":
-            return _decode(await http_get(host, TRAINER_STATUS_PORT, "/progress", None, limit), progress.Progress)
+            answer = _decode(await http_get(host, TRAINER_STATUS_PORT, "/progress", None, limit), progress.Progress)
+            return progress.bounded(answer)
         if target == "exporter":
             return _decode(await http_get(host, TRAINER_STATUS_PORT, "/progress", None, limit), ExportProgress)
         if target == "api_server":
-            answer = _decode(await http_get(host, API_SERVER_PORT, "/status", token, limit), ApiStatus)
-            return queue_status(answer, run.spec.training.batch_size)
+            status = _decode(await http_get(host, API_SERVER_PORT, "/status", token, limit), ApiStatus)
+            return queue_status(status, run.spec.training.batch_size)
         await http_get(host, INFERENCE_PORT, "/health", token, limit)
         return True
 
@@ -177,7 +187,7 @@ T = TypeVar("T")
 
 def _decode(body: bytes, answer: type[T]) -> T:
     try:
-        return msgspec.json.decode(body, type=answer)
+        return untrusted.decode(body, answer)
     except msgspec.MsgspecError as error:
         raise ProbeFailed(f"unexpected answer: {error}") from None
 

@@ -1,5 +1,6 @@
 """All caches together: what the operator knows of every run, and who must hear when it changes."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,27 +12,38 @@ from clotho.api import environment, inference_tests, training_policy
 from clotho.api.environment import AnyEnvironment
 from clotho.api.inference_tests import AnyTest, InferenceTest
 from clotho.api.metadata import Metadata
-from clotho.api.names import FINGERPRINT_ANNOTATION, KIND, OWNER_LABELS, PLURALS, UID_LABEL, OwnerKind
+from clotho.api.names import (
+    CONTENTS_ANNOTATION,
+    FINGERPRINT_ANNOTATION,
+    KIND,
+    OWNER_LABELS,
+    PLURALS,
+    UID_LABEL,
+    OwnerKind,
+)
 from clotho.api.training_policy import AnyPolicy
 from clotho.api.training_run import TrainingRun, UnreadableRun, parse
-from clotho.cluster.cache import Cache, Key
+from clotho.cluster.cache import Cache, Key, version
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
 from clotho.plan.pods import Pod
+from clotho.render.objects import CONFIG_KEY, contents_digest
 from clotho_contract.names import OPERATOR_TOKEN_VARIABLE, TOKEN_VARIABLE
 
+log = logging.getLogger(__name__)
+_UNDECODABLE: Final = (msgspec.MsgspecError, LookupError, RecursionError)
 AnyRun = TrainingRun | UnreadableRun
 AnyOwner = AnyRun | AnyEnvironment | AnyTest
 
 
 class Child(Struct, frozen=True):
-    """An object of which only the metadata matters."""
-
     metadata: Metadata
+    spec: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SecretData(Struct, frozen=True):
     operator_token: str | None = field(name=OPERATOR_TOKEN_VARIABLE, default=None)
     shared_token: str | None = field(name=TOKEN_VARIABLE, default=None)  # of a run older than tokens per role
+    config: str = field(name=CONFIG_KEY, default="")
 
 
 class SecretChild(Struct, frozen=True):
@@ -39,6 +51,11 @@ class SecretChild(Struct, frozen=True):
 
     metadata: Metadata
     data: SecretData = SecretData()
+
+    @property
+    def is_edited(self) -> bool:
+        digest = self.metadata.annotations.get(CONTENTS_ANNOTATION)
+        return digest is not None and digest != contents_digest(self.data.config)
 
 
 Object = Pod | Child | SecretChild | AnyOwner | AnyPolicy
@@ -65,9 +82,19 @@ def _keys(kind: OwnerKind) -> Callable[[Metadata], Key]:
 
 
 class Store:
-    """`changed` is called with the object of ours whose picture changed, unless we changed it ourselves."""
+    """`changed(key)` is called when the state of an object of ours changed, unless we changed it ourselves.
 
-    def __init__(self) -> None:
+    `pod_ended(key, pod)` is called for every state in which a container of a pod has ended, and `on_undecodable(kind)`
+    for every object that is skipped because it cannot be decoded.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[Key], None] = lambda _: None,
+        pod_ended: Callable[[Key, Pod], None] = lambda _, __: None,
+        on_undecodable: Callable[[Kind], None] = lambda _: None,
+    ) -> None:
+        self.changed, self._pod_ended, self._on_undecodable = changed, pod_ended, on_undecodable
         self.runs: Cache[AnyRun] = Cache(_keys(KIND))
         self.environments: Cache[AnyEnvironment] = Cache(_keys("Environment"))
         self.tests: Cache[AnyTest] = Cache(_keys("InferenceTest"))
@@ -86,20 +113,40 @@ class Store:
             "Secret": self.secrets,
             **self.children,
         }
-        self.changed: Callable[[Key], None] = lambda _: None
-        self.pod_ended: Callable[[Key, Pod], None] = lambda _, __: None
 
     def cache(self, kind: Kind) -> Cache[Any]:
         return self._caches[kind]
 
     def handle_event(self, kind: Kind, is_deleted: bool, body: Mapping[str, Any]) -> None:
-        """Take in what a watch reported."""
+        """Take in what a watch reported; what cannot be decoded is skipped."""
+        try:
+            self._handle_event(kind, is_deleted, body)
+        except _UNDECODABLE as error:
+            self._report(kind, body, error)
+
+    def take_in(self, kind: Kind, body: Mapping[str, Any]) -> Object | None:
+        """Take in what was listed, read or written; None when it cannot be decoded and was skipped."""
+        try:
+            item = decode(kind, body)
+        except _UNDECODABLE as error:
+            self._report(kind, body, error)
+            return None
+        self.cache(kind).observe(item)
+        return item
+
+    def _report(self, kind: Kind, body: Mapping[str, Any], error: Exception) -> None:
+        metadata = body.get("metadata") or {}
+        named = f"{metadata.get('namespace')}/{metadata.get('name')}"
+        log.error("%s %s cannot be decoded and is skipped: %s", kind, named, str(error) or type(error).__name__)
+        self._on_undecodable(kind)
+
+    def _handle_event(self, kind: Kind, is_deleted: bool, body: Mapping[str, Any]) -> None:
         cache, head = self.cache(kind), body["metadata"]
         if kind == "Pod":
             self._note_last_words(body)
         if is_deleted:
             metadata = msgspec.convert(head, Metadata)
-            if cache.remove(metadata):
+            if cache.remove(metadata, version(metadata)):
                 self.announce(kind, metadata)
         elif not cache.has(head.get("namespace", ""), head["name"], head["resourceVersion"]):
             item = decode(kind, body)
@@ -113,11 +160,11 @@ class Store:
             pod = msgspec.convert(body, Pod)
             run = owner(pod.metadata)
             if run is not None:
-                self.pod_ended(run, pod)
+                self._pod_ended(run, pod)
 
     def forget(self, kind: Kind, metadata: Metadata) -> None:
-        """A list or a 404 has shown that the object is gone."""
-        if self.cache(kind).remove(metadata):
+        """A list does not have it any more."""
+        if self.cache(kind).remove(metadata, version(metadata)):
             self.announce(kind, metadata)
 
     def announce(self, kind: Kind, metadata: Metadata) -> None:
@@ -177,7 +224,7 @@ class Store:
         for kind, items in sources:
             for item in items:
                 if item.metadata.labels.get(UID_LABEL) == uid:
-                    found[ObjectKey(kind, item.metadata.name)] = _seen(item.metadata)
+                    found[ObjectKey(kind, item.metadata.name)] = _seen(item)
         return found
 
 
@@ -193,12 +240,16 @@ def _affected(kind: Kind, metadata: Metadata) -> tuple[Key, ...]:
     return (key,) if key is not None else ()
 
 
-def _seen(metadata: Metadata) -> ObjectSeen:
+def _seen(item: Child | SecretChild) -> ObjectSeen:
+    metadata = item.metadata
+    is_edited = isinstance(item, SecretChild) and item.is_edited
     return ObjectSeen(
         uid=metadata.uid,
         resource_version=metadata.resource_version,
         created_at=metadata.creation_timestamp or datetime.now(UTC),
-        fingerprint=metadata.annotations.get(FINGERPRINT_ANNOTATION, ""),
+        fingerprint="" if is_edited else metadata.annotations.get(FINGERPRINT_ANNOTATION, ""),
+        labels=metadata.labels,
+        spec=item.spec if isinstance(item, Child) else {},
         is_terminating=metadata.is_being_deleted,
     )
 

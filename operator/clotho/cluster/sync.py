@@ -16,7 +16,7 @@ from clotho.cluster.apply import Writer
 from clotho.cluster.client import ApiClient
 from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN, WATCHED_KINDS, Resource
 from clotho.cluster.outcomes import ApiError, NotFound
-from clotho.cluster.store import Child, Store, decode
+from clotho.cluster.store import Child, Store
 from clotho.plan.model import Kind, ObjectKey
 
 log = logging.getLogger(__name__)
@@ -86,14 +86,9 @@ class Synchroniser:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _fill(self, kind: Kind, scope: str | None) -> None:
-        cache = self._store.cache(kind)
-        if kind in ("Pod", *WATCHED_KINDS):
-            async for page in self._pages(kind, scope, _Page[dict[str, Any]]):
-                for body in page.items or ():
-                    cache.observe(decode(kind, body))
-        else:
-            for item in (await self._listed(kind, scope))[0]:
-                cache.observe(item)
+        async for page in self._pages(kind, scope, _Page[dict[str, Any]]):
+            for body in page.items or ():
+                self._store.take_in(kind, body)
 
     async def compare(self) -> None:
         """Forget what is gone, fetch what is newer than we know."""

@@ -1,14 +1,16 @@
 """`python -m clotho.manager`: the operator's process."""
 
 import asyncio
+import faulthandler
 import logging
+import os
 import sys
 from pathlib import Path
 
 import uvloop
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
-from clotho.cluster import credentials
+from clotho.cluster import login
 from clotho.cluster.client import ApiClient
 from clotho.cluster.credentials import CredentialsError
 from clotho.manager import settings as knobs
@@ -18,10 +20,11 @@ from clotho.manager.settings import Settings, SettingsError
 from clotho_contract import logs
 
 log = logging.getLogger("clotho")
+SHUTDOWN_SECONDS = 25.0  # less than the pod's grace period
 
 
 async def _run(settings: Settings) -> None:
-    who = credentials.load(Path(settings.api.kubeconfig) if settings.api.kubeconfig else None)
+    who = login.load(Path(settings.api.kubeconfig) if settings.api.kubeconfig else None)
     metrics = Metrics(CollectorRegistry())
     async with ApiClient(
         who,
@@ -29,7 +32,16 @@ async def _run(settings: Settings) -> None:
         connections=settings.api.connections,
         on_answer=lambda verb, code: metrics.api_requests.labels(verb, code).inc(),
     ) as client:
-        await Manager(settings, who, client, metrics).run()
+        try:
+            await Manager(settings, who, client, metrics, at_stop=_limit_shutdown).run()
+        except Exception:
+            log.exception("the operator has failed")
+            os._exit(1)  # not by way of the event loop's end: watches of Kopf's that are left do not end when cancelled
+
+
+def _limit_shutdown() -> None:
+    """Whatever hangs, the process ends, and its stacks are in the log."""
+    faulthandler.dump_traceback_later(SHUTDOWN_SECONDS, exit=True)
 
 
 def main() -> int:
@@ -46,9 +58,6 @@ def main() -> int:
     except CredentialsError as error:
         log.error("%s", error)
         return 2
-    except Exception:
-        log.exception("the operator ends")
-        return 1
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Works an agenda off with bounded concurrency, while allowed to."""
+"""Reconciles what is in a queue with bounded concurrency, while allowed to."""
 
 import asyncio
 import contextlib
@@ -8,41 +8,63 @@ from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
 from typing import Generic, TypeVar
 
-from clotho.manager.agenda import Agenda, Urgency
+from msgspec import Struct
+
+from clotho.cluster.outcomes import Transient
+from clotho.manager.queue import Queue, Urgency
 
 K = TypeVar("K", bound=Hashable)
 log = logging.getLogger(__name__)
 
 
+class Result(Struct, frozen=True, kw_only=True):
+    """How a reconcile that succeeded ended; by default only a change brings the key back."""
+
+    requeue: bool = False  # at once
+    requeue_after: float | None = None  # seconds
+    is_gone: bool = False  # there is nothing of this key any more
+
+
+def log_failure(key: object, error: Exception, delay: float) -> None:
+    log.error("unexpected failure, retrying in %.1f s: %s", delay, error, exc_info=error, extra={"run": str(key)})
+
+
 class Dispatcher(Generic[K]):
-    """`work(key)` must tell the agenda how it ended. Only one task takes keys, so wake-ups need no locks."""
+    """The only one that touches the queue, from one task at a time: no locks are needed.
+
+    `reconcile(key)` returns a Result, or raises and is retried with back-off. `on_failure(key, error, delay)`.
+    """
 
     def __init__(
-        self, agenda: Agenda[K], work: Callable[[K], Coroutine[object, object, None]], concurrency: int
+        self,
+        queue: Queue[K],
+        reconcile: Callable[[K], Coroutine[object, object, Result]],
+        concurrency: int,
+        on_failure: Callable[[K, Exception, float], None] = log_failure,
     ) -> None:
-        self.agenda = agenda
-        self._work, self._slots = work, concurrency
-        self._tasks: dict[asyncio.Task[None], float] = {}
-        self._stirred = asyncio.Event()
+        self.queue = queue
+        self._reconcile, self._slots, self._on_failure = reconcile, concurrency, on_failure
+        self._tasks: dict[asyncio.Task[Result], float] = {}
+        self._woken = asyncio.Event()
         self._allowed = False
 
     def add(self, key: K, urgency: Urgency = Urgency.CHANGED) -> None:
-        self.agenda.add(key, time.monotonic(), urgency)
-        self._stirred.set()
+        self.queue.add(key, time.monotonic(), urgency)
+        self._woken.set()
 
     def allow(self, allowed: bool) -> None:
-        """Forbidding cancels what is under way: another replica may work on the same keys soon.
+        """Forbidding cancels what is under way: another replica may reconcile the same keys soon.
 
-        What was cancelled comes first when work is allowed again.
+        What was cancelled comes first when it is allowed again.
         """
         self._allowed = allowed
-        self._stirred.set()
+        self._woken.set()
         if not allowed:
             for task in self._tasks:
                 task.cancel()
 
-    def longest_pass(self) -> float:
-        """Seconds that the oldest pass has been under way; a hung one shows here."""
+    def longest_running(self) -> float:
+        """Seconds that the oldest reconcile has been under way; a hung one shows here."""
         return time.monotonic() - min(self._tasks.values(), default=time.monotonic())
 
     async def run(self) -> None:
@@ -54,35 +76,44 @@ class Dispatcher(Generic[K]):
             self.allow(False)
 
     async def drain(self, seconds: float) -> None:
-        """Take no more keys and let the passes under way finish."""
+        """Take no more keys and let what is under way finish."""
         self._allowed = False
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
     def _start_what_is_due(self) -> None:
         while self._allowed and len(self._tasks) < self._slots:
-            key = self.agenda.pop(time.monotonic())
+            key = self.queue.pop(time.monotonic())
             if key is None:
                 return
-            task = asyncio.create_task(self._work(key))
+            task = asyncio.create_task(self._reconcile(key))
             self._tasks[task] = time.monotonic()
             task.add_done_callback(partial(self._finished, key))
 
-    def _finished(self, key: K, task: asyncio.Task[None]) -> None:
-        """Here and not around the work: a task that is cancelled before its first step never gets to run any of it."""
+    def _finished(self, key: K, task: asyncio.Task[Result]) -> None:
+        """A callback, since a task that is cancelled before its first step never runs any of its own code."""
         del self._tasks[task]
+        now = time.monotonic()
         if task.cancelled():
-            self.agenda.done(key)
-            self.agenda.add(key, time.monotonic())
-        elif (error := task.exception()) is not None:
-            delay = self.agenda.failed(key, time.monotonic())
-            words = "unexpected failure, trying again in %.1f s: %s"
-            log.error(words, delay, error, exc_info=error, extra={"run": str(key)})
-        self._stirred.set()
+            self.queue.done(key)
+            self.queue.add(key, now)
+        elif isinstance(error := task.exception(), Exception):
+            retry_after = error.retry_after if isinstance(error, Transient) else None
+            self._on_failure(key, error, self.queue.failed(key, now, retry_after))
+        else:
+            self._requeue(key, task.result(), now)
+        self._woken.set()
+
+    def _requeue(self, key: K, result: Result, now: float) -> None:
+        if result.is_gone:
+            self.queue.forget(key)
+        self.queue.done(key, None if result.requeue_after is None else now + result.requeue_after)
+        if result.requeue:
+            self.queue.add(key, now)
 
     async def _wait(self) -> None:
-        due = self.agenda.next_wake() if self._allowed else None
+        due = self.queue.next_wake() if self._allowed else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):
-                await self._stirred.wait()
-        self._stirred.clear()
+                await self._woken.wait()
+        self._woken.clear()

@@ -1,4 +1,4 @@
-"""The operator as a whole: who feeds whom, in which order things start, and in which order they stop."""
+"""The operator as a whole: how its components are connected, and the order in which they start and stop."""
 
 import asyncio
 import logging
@@ -14,6 +14,7 @@ from aiohttp import web
 
 from clotho.api.metadata import Metadata
 from clotho.api.names import KIND
+from clotho.api.phases import STARTED_PHASES
 from clotho.cluster.apply import Writer
 from clotho.cluster.cache import Key
 from clotho.cluster.client import ApiClient
@@ -24,12 +25,12 @@ from clotho.cluster.lease import LeaderElection
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError
 from clotho.cluster.places import Places
-from clotho.cluster.probe import Prober
+from clotho.cluster.probe import Answers, Prober
 from clotho.cluster.store import Store, key_of, run_key
 from clotho.cluster.sync import Synchroniser
-from clotho.manager.agenda import Agenda, Backoff, Urgency
-from clotho.manager.dispatch import Dispatcher
+from clotho.manager.dispatch import Dispatcher, Result
 from clotho.manager.metrics import Metrics, RunCollector
+from clotho.manager.queue import Backoff, Queue, Urgency
 from clotho.manager.reconcile import Reconciler
 from clotho.manager.settings import Settings, lease_times, plan_settings, probe_times
 from clotho.manager.watching import Watching
@@ -37,16 +38,32 @@ from clotho_contract.progress import Progress
 from clotho_contract.serving import add_health_routes
 
 log = logging.getLogger(__name__)
-HUNG_SECONDS = 300.0  # a pass takes milliseconds; even one whose every request times out is over long before
+HUNG_SECONDS = 300.0  # a reconcile takes milliseconds; even one whose every request times out is over long before
 DRAIN_SECONDS = 10.0
 RELIST_PAUSE_SECONDS = 2.0
+SECRET_SECONDS = 10.0  # each run's Secret is read this often,
+SECRET_PAUSE_SECONDS = 0.05  # unless there are too many of them for this pause
 
 
 class Manager:
-    def __init__(self, settings: Settings, credentials: Credentials, client: ApiClient, metrics: Metrics) -> None:
-        self._settings, self._client, self.metrics = settings, client, metrics
+    """`at_stop` is called when the shutdown begins."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        credentials: Credentials,
+        client: ApiClient,
+        metrics: Metrics,
+        at_stop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings, self._client, self.metrics, self._at_stop = settings, client, metrics, at_stop
         identity = settings.lease.identity or socket.gethostname()
-        self.store = Store()
+        self.answers = Answers()
+        self.store = Store(
+            changed=self._changed,
+            pod_ended=self.answers.keep_termination,
+            on_undecodable=lambda kind: metrics.undecodable.labels(kind).inc(),
+        )
         self.watching = Watching(self.store, credentials, settings.watch.namespaces)
         self.election = LeaderElection(
             client,
@@ -58,43 +75,46 @@ class Manager:
         self.writer = Writer(client, self.store, self.is_leader)
         self.sync = Synchroniser(client, self.store, self.writer, settings.watch.namespaces)
         self.prober = Prober(
-            self.store, probe_times(settings), lambda target: metrics.probe_failures.labels(target).inc()
+            self.store, self.answers, probe_times(settings), lambda target: metrics.probe_failures.labels(target).inc()
         )
-        self.store.pod_ended = self.prober.hear
         self.descriptions = Descriptions(
             self.store, settings.probe.timeout_seconds, lambda target: metrics.probe_failures.labels(target).inc()
         )
-        self.observer = Observer(client, self.store, self.writer, self.prober, self.descriptions, Places(self.store))
+        self.observer = Observer(client, self.store, self.writer, self.answers, self.descriptions, Places(self.store))
         self.poster = EventPoster(client, identity)
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)
-        agenda: Agenda[Key] = Agenda(backoff)
         self.reconciler = Reconciler(
             store=self.store,
             observer=self.observer,
             writer=self.writer,
             poster=self.poster,
-            agenda=agenda,
             metrics=metrics,
             settings=plan_settings(settings),
-            look_at_pods=self._ask_newcomers,
         )
-        self.passes = Dispatcher(agenda, self.reconciler.work, settings.reconcile.workers)
-        self.probes: Dispatcher[Key] = Dispatcher(Agenda(backoff), self._probe, settings.probe.concurrency)
-        self.store.changed = self._changed
+        self.reconciles: Dispatcher[Key] = Dispatcher(
+            Queue(backoff), self._reconcile, settings.reconcile.workers, self.reconciler.report
+        )
+        self.probes: Dispatcher[Key] = Dispatcher(Queue(backoff), self._probe, settings.probe.concurrency)
+        self._background: dict[str, asyncio.Task[None]] = {}
         self._export()
 
     def is_leader(self) -> bool:
         return not self._settings.lease.enabled or self.election.is_leader()
 
     def healthy(self) -> str | None:
-        hung = max(self.passes.longest_pass(), self.probes.longest_pass())
-        return f"a pass has been under way for {hung:.0f} s" if hung > HUNG_SECONDS else None
+        hung = max(self.reconciles.longest_running(), self.probes.longest_running())
+        return self._exited() or (f"a reconcile has been under way for {hung:.0f} s" if hung > HUNG_SECONDS else None)
 
     def ready(self) -> str | None:
-        return None if self.sync.is_synced else "the caches are not filled yet"
+        return self._exited() or (None if self.sync.is_synced else "the caches are not filled yet")
+
+    def _exited(self) -> str | None:
+        """The first background task that has ended; none of them may while the process lives."""
+        name = next((name for name, task in self._background.items() if task.done()), None)
+        return f"background task exited: {name}" if name else None
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT, or until a part fails; then the failure is raised."""
+        """Until SIGTERM or SIGINT, or until a background task exits; then its failure is raised."""
         stop = asyncio.Event()
         _on_signal(stop.set)
         server = await self._serve()
@@ -108,21 +128,36 @@ class Manager:
             await server.cleanup()
 
     async def _work_until(self, stop: asyncio.Event) -> None:
-        lead = asyncio.create_task(self._lead())
-        parts = (self.passes.run(), self.probes.run(), self._resync(), self._mind_relists())
-        own = [asyncio.create_task(part) for part in parts]
-        watch = asyncio.create_task(self.watching.run())
+        tasks = self._start_background()
         asked = asyncio.create_task(stop.wait())
-        done, _ = await asyncio.wait([asked, lead, watch, *own], return_when=asyncio.FIRST_COMPLETED)
-        log.info("stopping" if asked in done else "a part has ended, stopping")
-        await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in (self.passes, self.probes, self.poster)))
-        await _end(lead)  # gives the lease back, now that nothing writes
-        await _end(asked, *own)
-        self.watching.stop()
-        await _end(watch, cancel=False)
-        for task in (watch, lead, *own):
-            if not task.cancelled() and (failure := task.exception()) is not None:
-                raise failure
+        await asyncio.wait([asked, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        exited = self._exited()
+        log.log(logging.ERROR if exited else logging.INFO, "stopping%s", f": {exited}" if exited else "")
+        self._at_stop()
+        await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in (self.reconciles, self.probes, self.poster)))
+        finished = [task for task in tasks if task.done()]
+        await _end(self._background["leader election"])  # gives the lease back, now that nothing writes
+        await _end(asked, *tasks)
+        for task in finished:
+            if not task.cancelled():
+                task.result()
+        if exited:
+            raise RuntimeError(exited)
+
+    def _start_background(self) -> "list[asyncio.Task[None]]":
+        self._background = {
+            name: asyncio.create_task(work)
+            for name, work in {
+                "leader election": self._lead(),
+                "watches": self.watching.run(),
+                "reconcile queue": self.reconciles.run(),
+                "probe queue": self.probes.run(),
+                "resync": self._resync(),
+                "secret check": self._check_secrets(),
+                "relist check": self._compare_after_relists(),
+            }.items()
+        }
+        return [*self._background.values()]
 
     async def _lead(self) -> None:
         await self.watching.open.wait()
@@ -137,16 +172,16 @@ class Manager:
     def _leadership_changed(self, leading: bool) -> None:
         log.info("leading" if leading else "not leading")
         self.metrics.leader.set(leading)
-        self.passes.allow(leading)
+        self.reconciles.allow(leading)
         self.probes.allow(leading)
         if leading:
-            self._look_at_all(Urgency.CHANGED)
+            self._enqueue_all(Urgency.CHANGED)
         else:
-            self.prober.forget_all()  # should this replica lead again, old answers would look like a standstill
+            self.answers.forget_all()  # should this replica lead again, old answers would look like a stall
 
-    def _look_at_all(self, urgency: Urgency) -> None:
+    def _enqueue_all(self, urgency: Urgency) -> None:
         for owner in tuple(self.store.owners()):
-            self.passes.add(key_of(owner), urgency)
+            self.reconciles.add(key_of(owner), urgency)
 
     def _changed(self, key: Key) -> None:
         owner = self.store.find(key)
@@ -155,31 +190,48 @@ class Manager:
             if key.kind == KIND:
                 self.observer.places.call_next(key.namespace)
         is_new = owner is not None and owner.status.observed_generation < 0
-        self.passes.add(key, Urgency.NEW if is_new else Urgency.CHANGED)
+        self.reconciles.add(key, Urgency.NEW if is_new else Urgency.CHANGED)
 
-    def _ask_newcomers(self, key: Key) -> None:
-        has_something = self.prober.has_newcomer if key.kind == KIND else self.descriptions.is_awaited
-        if has_something(key):
+    async def _reconcile(self, key: Key) -> Result:
+        result = await self.reconciler.reconcile(key)
+        has_unprobed = self.prober.has_unprobed_pod if key.kind == KIND else self.descriptions.has_unprobed_pod
+        if has_unprobed(key):
             self.probes.add(key)
+        return result
 
-    async def _probe(self, key: Key) -> None:
+    async def _probe(self, key: Key) -> Result:
         if key.kind == KIND:
             is_news, pause = await self.prober.ask(key, datetime.now(UTC))
         else:
             is_news, pause = await self.descriptions.ask(key)
-        self.probes.agenda.done(key, None if pause is None else time.monotonic() + pause)
         if is_news:
-            self.passes.add(key)
+            self.reconciles.add(key)
+        return Result(requeue_after=pause)
 
     async def _resync(self) -> None:
-        """Look at everything again, whatever the watches say."""
+        """Reconcile everything again, whatever the watches have delivered."""
         while True:
             await asyncio.sleep(self._settings.reconcile.resync_seconds)
             await self._compare()
-            self.observer.recheck()
-            self._look_at_all(Urgency.REFRESH)
+            self._enqueue_all(Urgency.REFRESH)
 
-    async def _mind_relists(self) -> None:
+    async def _check_secrets(self) -> None:
+        """In turn, so that each is read every few seconds, and many runs do not mean many requests at once."""
+        while True:
+            runs = (
+                [run for run in self.store.runs.all() if run.status.phase in STARTED_PHASES] if self.is_leader() else []
+            )
+            pause = max(SECRET_SECONDS / max(1, len(runs)), SECRET_PAUSE_SECONDS)
+            for run in runs:
+                await asyncio.sleep(pause)
+                try:
+                    await self.observer.check_secret(run)
+                except ApiError as error:
+                    log.warning("cannot read the Secret: %s", error, extra={"run": str(key_of(run))})
+            if not runs:
+                await asyncio.sleep(pause)
+
+    async def _compare_after_relists(self) -> None:
         """A watch that had to start anew may have missed deletions."""
         while True:
             await self.watching.relisted.wait()
@@ -203,15 +255,15 @@ class Manager:
         return server
 
     def _export(self) -> None:
-        metrics, agenda = self.metrics, self.passes.agenda
-        metrics.queue_depth.set_function(lambda: agenda.depth)
-        metrics.queue_age.set_function(lambda: agenda.oldest_age(time.monotonic()))
+        metrics, queue = self.metrics, self.reconciles.queue
+        metrics.queue_depth.set_function(lambda: queue.depth)
+        metrics.queue_age.set_function(lambda: queue.oldest_age(time.monotonic()))
         for kind in self.watching.last_event:
             metrics.watch_idle.labels(kind).set_function(partial(self.watching.idle_seconds, kind))
         metrics.registry.register(RunCollector(self.store.runs.all, self._last_answer, self.is_leader))
 
     def _last_answer(self, metadata: Metadata) -> Progress | None:
-        probe = self.prober.answers(run_key(metadata)).trainer
+        probe = self.answers.of(run_key(metadata)).trainer
         return probe.answer if probe else None
 
 
@@ -231,8 +283,7 @@ async def _first_of(*parts: Coroutine[object, object, object]) -> None:
         task.result()
 
 
-async def _end(*tasks: "asyncio.Task[Any]", cancel: bool = True) -> None:
+async def _end(*tasks: "asyncio.Task[Any]") -> None:
     for task in tasks:
-        if cancel:
-            task.cancel()
+        task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -155,4 +155,10 @@ class Metrics:
             ("target",),
             registry=registry,
         )
+        self.undecodable = Counter(
+            "clotho_undecodable_objects",
+            "Objects that could not be decoded and were skipped, by kind; the log names them.",
+            ("kind",),
+            registry=registry,
+        )
         self.leader = Gauge("clotho_leader", "1 on the replica that works, 0 on those that wait.", registry=registry)

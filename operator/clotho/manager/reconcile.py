@@ -1,9 +1,8 @@
-"""One pass over one object of ours: observe, plan, apply, one status write, then events. All judgement is in `plan`."""
+"""Reconciles one object of ours: observe, plan, apply, one status write, then events. All decisions are in `plan`."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,9 +13,9 @@ from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
 from clotho.cluster.events import EventPoster
 from clotho.cluster.observe import Observer
-from clotho.cluster.outcomes import ApiError, Conflict, NotFound, Transient
+from clotho.cluster.outcomes import ApiError, Conflict, NotFound
 from clotho.cluster.store import AnyOwner, Store, key_of
-from clotho.manager.agenda import Agenda
+from clotho.manager.dispatch import Result, log_failure
 from clotho.manager.metrics import Metrics
 from clotho.plan.environments import plan_environment
 from clotho.plan.inference_tests import plan_test
@@ -28,8 +27,6 @@ log = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """`look_at_pods(key)` is called after each pass, for the prober to decide whether there is somebody new to ask."""
-
     def __init__(
         self,
         *,
@@ -37,44 +34,35 @@ class Reconciler:
         observer: Observer,
         writer: Writer,
         poster: EventPoster,
-        agenda: Agenda[Key],
         metrics: Metrics,
         settings: PlanSettings,
-        look_at_pods: Callable[[Key], None],
     ) -> None:
         self._store, self._observer, self._writer, self._poster = store, observer, writer, poster
-        self._agenda, self._metrics, self._settings = agenda, metrics, settings
-        self._look_at_pods = look_at_pods
+        self._metrics, self._settings = metrics, settings
 
-    async def work(self, key: Key) -> None:
-        """Never raises: a run that cannot be handled comes back later and disturbs no other."""
+    async def reconcile(self, key: Key) -> Result:
         started = time.monotonic()
         try:
-            await self._pass(key)
+            owner = self._store.find(key)
+            return Result(is_gone=True) if owner is None else _result(await self._plan(key, owner))
         except NotLeader:
-            self._agenda.done(key)
-        except ApiError as error:
-            self._fail(key, error, error.retry_after if isinstance(error, Transient) else None)
-        except Exception as error:
-            log.exception("the pass failed unexpectedly", extra={"run": str(key)})
-            self._fail(key, error, None)
+            return Result()
         finally:
             self._metrics.reconcile.observe(time.monotonic() - started)
 
-    async def _pass(self, key: Key) -> None:
-        owner = self._store.find(key)
-        if owner is None:
-            self._agenda.forget(key)
-            self._agenda.done(key)
+    def report(self, key: Key, error: Exception, delay: float) -> None:
+        """A reconcile failed and is retried."""
+        self._metrics.reconcile_errors.labels(type(error).__name__).inc()
+        is_expected = isinstance(error, Conflict) or (isinstance(error, NotFound) and self._store.find(key) is None)
+        if is_expected:  # another writer was faster; the cache is fresh again
             return
-        planned = await self._plan(key, owner)
-        self._agenda.done(key, _monotonic(planned.wake_at))
-        if planned.status is not None:
-            self._agenda.add(key, time.monotonic())
-        self._look_at_pods(key)
+        if isinstance(error, ApiError):
+            log.warning("retrying in %.1f s: %s", delay, error, extra={"run": str(key)})
+        else:
+            log_failure(key, error, delay)
 
     async def _plan(self, key: Key, owner: AnyOwner) -> Plan[Any]:
-        """Plan and carry out; each kind has its own eyes and its own planner, the rest is the same."""
+        """Plan and carry out; each kind has its own observation and its own planner, the rest is the same."""
         match owner:
             case Environment() | UnreadableEnvironment():
                 seen = await self._observer.observe_environment(key, owner)
@@ -128,15 +116,9 @@ class Reconciler:
             if created is not None and ready is not None:
                 self._metrics.startup.observe(max(0.0, (ready - created).total_seconds()))
 
-    def _fail(self, key: Key, error: Exception, retry_after: float | None) -> None:
-        self._metrics.reconcile_errors.labels(type(error).__name__).inc()
-        delay = self._agenda.failed(key, time.monotonic(), retry_after)
-        if isinstance(error, Conflict):
-            return  # somebody was faster; the cache is fresh again
-        if isinstance(error, NotFound) and self._store.find(key) is None:
-            return
-        log.warning("trying again in %.1f s: %s", delay, error, extra={"run": str(key)})
 
-
-def _monotonic(at: datetime | None) -> float | None:
-    return None if at is None else time.monotonic() + max(0.0, (at - datetime.now(UTC)).total_seconds())
+def _result(planned: Plan[Any]) -> Result:
+    """After a status write it is planned again at once."""
+    wake_at = planned.wake_at
+    after = None if wake_at is None else max(0.0, (wake_at - datetime.now(UTC)).total_seconds())
+    return Result(requeue=planned.status is not None, requeue_after=after)

@@ -1,7 +1,6 @@
 """Kopf is the watching layer: its handlers only hand over to the caches. None of its state is ever written."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Collection
@@ -14,6 +13,7 @@ from clotho.api.names import SELECTOR
 from clotho.cluster.credentials import Credentials
 from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN, WATCHED_KINDS
 from clotho.cluster.store import Store
+from clotho.manager.responses import BoundedResponse
 from clotho.plan.model import Kind
 
 
@@ -54,31 +54,34 @@ class Watching:
         scopes = namespaces or (None,)
         self._awaited = {RESOURCES[kind].folder(scope) for kind in self.last_event for scope in scopes}
         self._watched = frozenset(self._awaited)
-        self._stop = asyncio.Event()
         self._tasks: Collection[asyncio.Task[Any]] = ()
-        self._foreign: Collection[asyncio.Task[Any]] = ()
 
     async def start(self) -> None:
         logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else: a line for every event
-        self._foreign = asyncio.all_tasks()
         self._tasks = await kopf.spawn_tasks(
             registry=self._registry(),
             settings=self._settings(),
             standalone=True,
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
-            stop_flag=self._stop,
         )
 
     async def run(self) -> None:
-        """Until stopped; raises when Kopf gives up. It ends every task that is younger than itself: stop it last."""
-        await kopf.run_tasks(self._tasks, ignored=self._foreign)
+        """Until cancelled; raises when a watch, or any other task of Kopf's, has ended.
+
+        Not `kopf.run_tasks`: when a watch has ended, that waits for every task of the process, and cancels them.
+        """
+        try:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+        for task in done:
+            task.result()
+        raise RuntimeError("Kopf has stopped")
 
     def idle_seconds(self, kind: Kind) -> float:
         return time.monotonic() - self.last_event[kind]
-
-    def stop(self) -> None:
-        self._stop.set()
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -91,8 +94,7 @@ class Watching:
     def _handler(self, kind: Kind) -> Any:
         async def handle(event: Any, **_: Any) -> None:
             self.last_event[kind] = time.monotonic()
-            with contextlib.suppress(KeyError):  # an object without a name is not one of ours
-                self._store.handle_event(kind, event["type"] == "DELETED", event["object"])
+            self._store.handle_event(kind, event["type"] == "DELETED", event["object"])
 
         handle.__name__ = f"{kind.lower()}_changed"
         return handle
@@ -103,9 +105,11 @@ class Watching:
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(self._answered)
         session = aiohttp.ClientSession(
+            proxy=self._credentials.proxy,
             connector=aiohttp.TCPConnector(limit=0, ssl=self._credentials.tls or False),
             headers=self._credentials.headers(),
             trace_configs=[trace],
+            response_class=BoundedResponse,
         )
         return kopf.AiohttpSession(server=self._credentials.server, aiohttp_session=session)
 

@@ -15,6 +15,7 @@ from clotho.api.policy import combine, pod_violations
 from clotho.api.training_policy import AnyPolicy
 from clotho.authoring.config_fields import wrong_values
 from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stalled
+from clotho.plan.drift import has_drifted
 from clotho.plan.failures import classify
 from clotho.plan.model import Action, Apply, Create, Event, ObjectKey, ObjectSeen, Plan, Probe, Refusal, delete_pod
 from clotho.plan.pod_problems import pod_problem
@@ -134,8 +135,9 @@ def _begin(environment: Environment, source: Described, seen: EnvironmentSeen, s
         return _Step(conditions=stalled("Invalid", f"The spec is not valid: {error}."))
     actions: list[Action] = []
     wall = ObjectKey("NetworkPolicy", base_name(metadata))
-    if wall not in seen.objects or seen.objects[wall].fingerprint != describing.WALL_REVISION:
-        actions.append(Apply(key=wall, manifest=describing.wall(metadata)))
+    rendered = describing.wall(metadata)
+    if wall not in seen.objects or has_drifted(seen.objects[wall], rendered):
+        actions.append(Apply(key=wall, manifest=rendered))
     actions.append(Create(key=ObjectKey("Pod", describing.describing_name(metadata)), manifest=pod))
     return _Step(conditions=conditions, actions=tuple(actions))
 

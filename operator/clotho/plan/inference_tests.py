@@ -22,6 +22,7 @@ from clotho.api.policy import combine, pod_violations
 from clotho.api.training_policy import AnyPolicy
 from clotho.authoring.config_fields import problems as config_problems
 from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stalled
+from clotho.plan.drift import has_drifted
 from clotho.plan.failures import classify
 from clotho.plan.model import Action, Apply, Create, Delete, Event, ObjectKey, ObjectSeen, Plan, Refusal, delete_pod
 from clotho.plan.pod_problems import pod_problem
@@ -185,7 +186,9 @@ def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: 
         ]
     except TemplateError as error:
         return msgspec.structs.replace(ruling, problem=str(error))
-    walls = () if wall in seen.objects else (Apply(key=wall, manifest=testing.trial_wall(test, settings.render)),)
+    rendered = testing.trial_wall(test, settings.render)
+    is_up = wall in seen.objects and not has_drifted(seen.objects[wall], rendered)
+    walls = () if is_up else (Apply(key=wall, manifest=rendered),)
     return msgspec.structs.replace(ruling, actions=(*ruling.actions, *walls, *pods))
 
 

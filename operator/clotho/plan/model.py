@@ -41,12 +41,14 @@ class ObjectKey(Struct, frozen=True):
 
 
 class ObjectSeen(Struct, frozen=True, kw_only=True):
-    """An object other than a pod, of which only its existence and what it was rendered from matter."""
+    """An object other than a pod."""
 
     uid: str
     resource_version: str
     created_at: datetime
-    fingerprint: str = ""  # the value of FINGERPRINT_ANNOTATION
+    fingerprint: str = ""  # the value of FINGERPRINT_ANNOTATION; empty where the contents were changed since
+    labels: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
     is_terminating: bool = False
 
 

@@ -27,7 +27,6 @@ from clotho.render.settings import RenderSettings
 from clotho_contract.names import ENVIRONMENT_STATUS_PORT
 
 COMPONENT: Final = "environment-description"
-WALL_REVISION: Final = "1"  # raise it when wall() changes
 IMPORT_SECONDS: Final = 120
 LIFE_SECONDS: Final = 900  # pulling the image included
 _PLACEMENT: Final = (  # what a template may say about this pod: where it runs and how its image is pulled
@@ -93,9 +92,7 @@ def wall(environment: Metadata) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": object_metadata(
-            environment, base_name(environment), kind=ENVIRONMENT_KIND, fingerprint=WALL_REVISION
-        ),
+        "metadata": object_metadata(environment, base_name(environment), kind=ENVIRONMENT_KIND),
         "spec": {
             "podSelector": {"matchLabels": selector(environment)},
             "policyTypes": ["Ingress", "Egress"],

@@ -1,11 +1,13 @@
 """Everything of a run that is not a pod: names, secrets, walls, disks."""
 
 import base64
+import hashlib
 from typing import Any, Final
 
 from clotho.api.names import (
     API_SERVER,
     COMPONENT_LABEL,
+    CONTENTS_ANNOTATION,
     ENVIRONMENT,
     SERVING_LABEL,
     TRAINER,
@@ -26,9 +28,6 @@ from clotho_contract.names import (
     TRAINER_TOKEN_VARIABLE,
 )
 
-REVISION: Final = (
-    "2"  # raise it when service(), network_policy() or disruption_budget() change: live runs get the new one
-)
 CONFIG_KEY: Final = "run.yaml"
 ROLE_KEYS: Final = (ENVIRONMENT_TOKEN_VARIABLE, TRAINER_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
 TOKEN_KEYS: Final = (*ROLE_KEYS, ADMIN_TOKEN_VARIABLE)
@@ -41,7 +40,7 @@ def service(run: TrainingRun) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": object_metadata(run.metadata, base_name(run.metadata), fingerprint=REVISION),
+        "metadata": object_metadata(run.metadata, base_name(run.metadata)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -61,14 +60,21 @@ def secret_fingerprint(config: contract.RunConfig) -> str:
 
 def secret(run: TrainingRun, config: contract.RunConfig) -> Manifest:
     """The config file; the tokens of each role stand beside it, filled in once by the writer."""
-    name = base_name(run.metadata)
+    metadata = object_metadata(run.metadata, base_name(run.metadata), fingerprint=secret_fingerprint(config))
+    contents = base64.b64encode(contract.render(config).encode()).decode()
+    metadata["annotations"][CONTENTS_ANNOTATION] = contents_digest(contents)
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
-        "metadata": object_metadata(run.metadata, name, fingerprint=secret_fingerprint(config)),
-        "data": {CONFIG_KEY: base64.b64encode(contract.render(config).encode()).decode()},
+        "metadata": metadata,
+        "data": {CONFIG_KEY: contents},
     }
+
+
+def contents_digest(contents: str) -> str:
+    """Of the config file as it stands in the Secret: a hand edit shows by it."""
+    return hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()
 
 
 def network_policy(run: TrainingRun) -> Manifest:
@@ -77,7 +83,7 @@ def network_policy(run: TrainingRun) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": object_metadata(run.metadata, base_name(run.metadata), fingerprint=REVISION),
+        "metadata": object_metadata(run.metadata, base_name(run.metadata)),
         "spec": {
             "podSelector": {"matchLabels": environments},
             "policyTypes": ["Ingress", "Egress"],
@@ -135,7 +141,7 @@ def disruption_budget(run: TrainingRun) -> Manifest:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": object_metadata(run.metadata, base_name(run.metadata), component=TRAINER, fingerprint=REVISION),
+        "metadata": object_metadata(run.metadata, base_name(run.metadata), component=TRAINER),
         "spec": {
             "minAvailable": 1,  # maxUnavailable is only defined for owners with a scale subresource
             "selector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: TRAINER})},

@@ -9,8 +9,8 @@ import pytest
 
 from clotho.cluster.apply import Writer
 from clotho.cluster.client import ApiClient
-from clotho.cluster.credentials import from_kubeconfig
 from clotho.cluster.kinds import RESOURCES
+from clotho.cluster.kubeconfig import from_kubeconfig
 from clotho.cluster.store import Store
 from clotho.plan.model import ObjectKey
 from clotho_dev.cluster.control_plane import ControlPlane

@@ -53,14 +53,14 @@ async def answering(body: bytes, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 async def test_a_ready_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[str] = []
     asked = Descriptions(a_store(), 2.0, failures.append)
-    assert asked.is_awaited(KEY)
+    assert asked.has_unprobed_pod(KEY)
     async with answering(b'{"name": "letters", "fields": [{"name": "a"}]}', monkeypatch):
         assert await asked.ask(KEY) == (True, None)
     found = asked.answer(KEY)
     assert found is not None
     assert found.answer is not None
     assert (found.pod_uid, found.answer.name, failures) == ("pod-1", "letters", [])
-    assert not asked.is_awaited(KEY)
+    assert not asked.has_unprobed_pod(KEY)
     asked.forget(KEY)
     assert asked.answer(KEY) is None
 
@@ -80,5 +80,5 @@ async def test_garbage_is_counted_and_asked_again(body: bytes, monkeypatch: pyte
 @pytest.mark.parametrize("store", [a_store(is_ready=False), a_store(address=""), Store()])
 async def test_nobody_is_asked_before_they_are_ready(store: Store) -> None:
     asked = Descriptions(store, 2.0, lambda _: None)
-    assert not asked.is_awaited(KEY)
+    assert not asked.has_unprobed_pod(KEY)
     assert await asked.ask(KEY) == (False, None)

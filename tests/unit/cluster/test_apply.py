@@ -220,3 +220,16 @@ async def test_a_conflict_refreshes_the_cache_and_is_raised() -> None:
     fresh = rig.store.run(RUN)
     assert fresh is not None
     assert fresh.metadata.resource_version == "5"
+
+
+async def test_own_object_that_no_watch_selects_is_known_once_it_was_found() -> None:
+    """Without the label that watches select by, it exists, and every plan would create it again."""
+    rig = Rig()
+    rig.store.handle_event("Pod", False, pod_body("trainer", 7))
+    rig.store.handle_event("Pod", True, pod_body("trainer", 8))
+    rig.api.outcomes = {
+        ("create", PODS): AlreadyExists("create", "already exists", 409, "AlreadyExists"),
+        ("get", POD_PATH): pod_body("trainer", 8),
+    }
+    await rig.do(create_pod())
+    assert [pod.metadata.resource_version for pod in rig.store.pods_of(RUN, UID)] == ["8"]

@@ -45,6 +45,17 @@ def test_removal_is_final() -> None:
     assert len(seen) == 0
 
 
+def test_object_that_left_the_selection_comes_back_with_a_newer_state() -> None:
+    """A label was removed by hand, which a watch reports as a deletion, and put back."""
+    seen = cache()
+    seen.observe(thing(1))
+    assert seen.remove(thing(5).metadata, at_version=5)
+    assert not seen.observe(thing(4)), "a late answer"
+    assert seen.observe(thing(5)), "it was read since, without the label"
+    assert seen.observe(thing(6))
+    assert [t.metadata.resource_version for t in seen.belonging_to(RUN)] == ["6"]
+
+
 def test_a_late_removal_leaves_the_successor_alone() -> None:
     seen = cache()
     seen.observe(thing(1, uid="old"))

@@ -1,8 +1,13 @@
 """Watch events become a picture of each run, and whoever waits for a change hears of it once."""
 
+import json
+
+import pytest
+
 from clotho.api.names import COMPONENT_LABEL, RUN_LABEL
+from clotho.api.training_run import UnreadableRun
 from clotho.cluster.cache import Key
-from clotho.cluster.probe import Prober, ProbeTimes
+from clotho.cluster.probe import Answers
 from clotho.cluster.store import Store, decode
 from clotho.plan.model import ObjectKey
 from clotho.render.objects import TOKEN_KEYS
@@ -15,9 +20,8 @@ RUN = Key("ns", "r")
 
 
 def store() -> tuple[Store, list[Key]]:
-    made, heard = Store(), list[Key]()
-    made.changed = heard.append
-    return made, heard
+    heard: list[Key] = []
+    return Store(changed=heard.append), heard
 
 
 def test_a_new_state_is_announced_and_its_repetition_is_not() -> None:
@@ -42,6 +46,15 @@ def test_a_deletion_is_announced() -> None:
     seen.handle_event("TrainingRun", True, run_body(2))
     assert heard == [RUN, RUN]
     assert seen.run(RUN) is None
+
+
+def test_pod_whose_label_was_removed_and_put_back_is_known_again() -> None:
+    seen, heard = store()
+    seen.handle_event("Pod", False, pod_body("trainer", 5))
+    seen.handle_event("Pod", True, pod_body("trainer", 6))
+    seen.handle_event("Pod", False, pod_body("trainer", 7))
+    assert [pod.name for pod in seen.pods_of(RUN, UID)] == ["r-trainer"]
+    assert heard == [RUN, RUN, RUN]
 
 
 def test_what_belongs_to_an_earlier_run_of_the_name_is_left_out() -> None:
@@ -80,9 +93,8 @@ def test_of_an_older_secret_the_token_of_all_roles_is_kept() -> None:
 
 def test_last_words_are_heard_of_a_pod_that_is_gone_already() -> None:
     """A trainer can save its checkpoint, end and vanish before anybody looks."""
-    store = Store()
-    prober = Prober(store, ProbeTimes(interval=30.0, startup=2.0), lambda _: None)
-    store.pod_ended = prober.hear
+    answers = Answers()
+    store = Store(pod_ended=answers.keep_termination)
     said = Progress(state="waiting", step=7, total_steps=9, checkpoint=CheckpointInfo(step=7, path="/x/7"))
     words = termination.encode(Termination(reason="Stopped", message="saved", step=7, progress=said)).decode()
     labels = {RUN_LABEL: "demo", COMPONENT_LABEL: "trainer"}
@@ -91,7 +103,7 @@ def test_last_words_are_heard_of_a_pod_that_is_gone_already() -> None:
         "status": {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0, "message": words}}}]},
     }
     store.handle_event("Pod", True, body)
-    heard = prober.answers(Key("n", "demo")).trainer
+    heard = answers.of(Key("n", "demo")).trainer
     assert heard is not None
     assert heard.answer == said
 
@@ -128,3 +140,31 @@ def test_those_who_wait_for_an_environment_hear_of_it() -> None:
     heard.clear()
     seen.handle_event("Environment", False, owned("Environment", "e", {}))
     assert heard == [Key("ns", "e", "Environment"), Key("ns", "waits"), Key("ns", "asks", "InferenceTest")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "Pod"},
+        {"kind": "Pod", "metadata": {}},
+        {"kind": "Pod", "metadata": {"name": "p", "namespace": "ns", "uid": 7, "resourceVersion": "1"}},
+        pod_body("trainer") | {"status": {"phase": "Dancing"}},
+    ],
+)
+def test_what_cannot_be_decoded_is_skipped_and_counted(body: Body) -> None:
+    skipped: list[str] = []
+    seen = Store(on_undecodable=skipped.append)
+    seen.handle_event("Pod", False, body)
+    assert seen.take_in("Pod", body) is None
+    assert skipped == ["Pod", "Pod"]
+    assert len(seen.pods) == 0
+
+
+def test_object_that_is_too_deep_is_an_unreadable_run() -> None:
+    seen, heard = store()
+    config = json.loads('{"a":' * 50 + "1" + "}" * 50)
+    seen.handle_event("TrainingRun", False, run_body(environments=[{"name": "letters", "config": config}]))
+    run = seen.run(RUN)
+    assert isinstance(run, UnreadableRun)
+    assert "nested more than" in run.problem
+    assert heard == [RUN]

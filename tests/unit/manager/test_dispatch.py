@@ -1,27 +1,30 @@
 """The dispatcher: bounded, stopped at once when it may not work, and never twice on one key."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from clotho.manager.agenda import Agenda, Backoff
-from clotho.manager.dispatch import Dispatcher
+from clotho.cluster.outcomes import TooManyRequests
+from clotho.manager.dispatch import Dispatcher, Result, log_failure
+from clotho.manager.queue import Backoff, Queue
 
 
-class Work:
-    """Passes that last until the test lets them go."""
+class Reconciles:
+    """Reconciles that last until the test lets them go."""
 
     def __init__(self) -> None:
-        self.agenda: Agenda[str] = Agenda(Backoff(first=0.001))
+        self.queue: Queue[str] = Queue(Backoff(first=0.001))
+        self.result = Result()
         self.started: list[str] = []
         self.stirred = asyncio.Event()
         self.gate = asyncio.Event()
         self.cancelled: list[str] = []
         self.faults: list[Exception] = []
 
-    async def __call__(self, key: str) -> None:
+    async def __call__(self, key: str) -> Result:
         self.started.append(key)
         self.stirred.set()
         try:
@@ -31,7 +34,7 @@ class Work:
             raise
         if self.faults:
             raise self.faults.pop()
-        self.agenda.done(key)
+        return self.result
 
     async def until_started(self, count: int) -> None:
         async with asyncio.timeout(10):
@@ -41,8 +44,10 @@ class Work:
 
 
 @asynccontextmanager
-async def dispatching(work: Work, concurrency: int = 2) -> AsyncIterator[Dispatcher[str]]:
-    dispatcher = Dispatcher(work.agenda, work, concurrency)
+async def dispatching(
+    work: Reconciles, concurrency: int = 2, on_failure: Callable[[str, Exception, float], None] = log_failure
+) -> AsyncIterator[Dispatcher[str]]:
+    dispatcher = Dispatcher(work.queue, work, concurrency, on_failure)
     task = asyncio.create_task(dispatcher.run())
     yield dispatcher
     task.cancel()
@@ -50,7 +55,7 @@ async def dispatching(work: Work, concurrency: int = 2) -> AsyncIterator[Dispatc
 
 
 async def test_no_more_at_once_than_allowed() -> None:
-    work = Work()
+    work = Reconciles()
     async with dispatching(work) as dispatcher:
         dispatcher.allow(True)
         for key in "abc":
@@ -62,7 +67,7 @@ async def test_no_more_at_once_than_allowed() -> None:
 
 
 async def test_nothing_before_it_is_allowed_and_nothing_after_it_is_forbidden() -> None:
-    work = Work()
+    work = Reconciles()
     async with dispatching(work) as dispatcher:
         dispatcher.add("a")
         await asyncio.sleep(0)
@@ -76,12 +81,12 @@ async def test_nothing_before_it_is_allowed_and_nothing_after_it_is_forbidden() 
 
 @pytest.mark.parametrize("has_begun", [True, False])
 async def test_what_was_cancelled_is_done_when_work_is_allowed_again(has_begun: bool) -> None:
-    work = Work()
+    work = Reconciles()
     async with dispatching(work) as dispatcher:
         dispatcher.allow(True)
         dispatcher.add("a")
         await asyncio.sleep(0)
-        assert dispatcher.agenda.running == 1
+        assert dispatcher.queue.running == 1
         if has_begun:
             await work.until_started(1)
         dispatcher.allow(False)
@@ -91,19 +96,19 @@ async def test_what_was_cancelled_is_done_when_work_is_allowed_again(has_begun: 
         await work.until_started(1 + has_begun)
 
 
-async def test_a_failure_nobody_expected_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    work = Work()
+async def test_an_unexpected_failure_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    work = Reconciles()
     work.gate.set()
     work.faults = [TypeError("can't subtract")]
     async with dispatching(work) as dispatcher:
         dispatcher.allow(True)
         dispatcher.add("a")
         await work.until_started(2)
-    assert "unexpected failure, trying again in 0.0 s: can't subtract" in caplog.text
+    assert "unexpected failure, retrying in 0.0 s: can't subtract" in caplog.text
 
 
-async def test_a_change_during_a_pass_brings_the_key_back() -> None:
-    work = Work()
+async def test_a_change_during_a_reconcile_brings_the_key_back() -> None:
+    work = Reconciles()
     async with dispatching(work) as dispatcher:
         dispatcher.allow(True)
         dispatcher.add("a")
@@ -114,8 +119,8 @@ async def test_a_change_during_a_pass_brings_the_key_back() -> None:
         assert work.started == ["a", "a"]
 
 
-async def test_draining_lets_passes_finish() -> None:
-    work = Work()
+async def test_draining_lets_reconciles_finish() -> None:
+    work = Reconciles()
     async with dispatching(work) as dispatcher:
         dispatcher.allow(True)
         dispatcher.add("a")
@@ -123,3 +128,54 @@ async def test_draining_lets_passes_finish() -> None:
         work.gate.set()
         await dispatcher.drain(10)
         assert work.cancelled == []
+
+
+async def test_result_with_requeue_brings_the_key_back_at_once() -> None:
+    work = Reconciles()
+    work.gate.set()
+    work.result = Result(requeue=True)
+    async with dispatching(work) as dispatcher:
+        dispatcher.allow(True)
+        dispatcher.add("a")
+        await work.until_started(3)
+
+
+async def test_result_decides_when_the_key_is_due_again() -> None:
+    work = Reconciles()
+    work.gate.set()
+    work.result = Result(requeue_after=1000)
+    async with dispatching(work) as dispatcher:
+        dispatcher.allow(True)
+        dispatcher.add("a")
+        await work.until_started(1)
+        await dispatcher.drain(10)
+        due = work.queue.next_wake()
+        assert due is not None
+        assert 900 < due - time.monotonic() <= 1000
+
+
+async def test_nothing_of_a_key_that_is_gone_is_kept() -> None:
+    work = Reconciles()
+    work.gate.set()
+    work.faults = [TypeError()]
+    work.result = Result(is_gone=True)
+    async with dispatching(work) as dispatcher:
+        dispatcher.allow(True)
+        dispatcher.add("a")
+        await work.until_started(2)
+        await dispatcher.drain(10)
+        assert (work.queue.depth, work.queue.running, work.queue.next_wake()) == (0, 0, None)
+        assert work.queue.failed("a", 0.0) < 0.002, "the count of failures starts anew"
+
+
+async def test_failure_that_names_a_time_is_retried_no_earlier() -> None:
+    delays: list[float] = []
+    work = Reconciles()
+    work.gate.set()
+    work.faults = [TooManyRequests("get", "busy", retry_after=77.0)]
+    async with dispatching(work, on_failure=lambda _, __, delay: delays.append(delay)) as dispatcher:
+        dispatcher.allow(True)
+        dispatcher.add("a")
+        await work.until_started(1)
+        await dispatcher.drain(10)
+        assert delays == [77.0]

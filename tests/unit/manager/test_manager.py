@@ -1,7 +1,7 @@
 """The operator as a whole, without a cluster: what changes when this replica leads no more, and when it leads again."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -42,11 +42,16 @@ class Trainer:
 
 
 @asynccontextmanager
-async def probing() -> AsyncIterator[Manager]:
-    """A manager that knows of one run with a trainer; of its parts only the probes are at work."""
+async def idle_manager(at_stop: Callable[[], None] = lambda: None) -> AsyncIterator[Manager]:
     credentials = Credentials("http://nowhere", None, lambda: None)
     async with ApiClient(credentials) as client:
-        manager = Manager(Settings(), credentials, client, Metrics(CollectorRegistry()))
+        yield Manager(Settings(), credentials, client, Metrics(CollectorRegistry()), at_stop)
+
+
+@asynccontextmanager
+async def probing() -> AsyncIterator[Manager]:
+    """A manager that knows of one run with a trainer; of its parts only the probes are at work."""
+    async with idle_manager() as manager:
         manager.store.handle_event("TrainingRun", False, run_body(status={"phase": "Starting"}))
         manager.store.handle_event("Pod", False, pod_body("trainer"))
         task = asyncio.create_task(manager.probes.run())
@@ -64,8 +69,61 @@ async def test_who_leads_again_asks_again_and_trusts_no_old_answer(monkeypatch: 
         await trainer.until_asked(1)
         manager.probes.add(RUN)
         await trainer.until_asked(2)
-        assert manager.prober.answers(RUN).trainer
+        assert manager.answers.of(RUN).trainer
         manager._leadership_changed(False)
-        assert manager.prober.answers(RUN).trainer is None, "another replica has gone on with the run"
+        assert manager.answers.of(RUN).trainer is None, "another replica has gone on with the run"
         manager._leadership_changed(True)
         await trainer.until_asked(3)
+
+
+async def fails() -> None:
+    raise ValueError("a defect")
+
+
+async def returns() -> None:
+    return
+
+
+async def is_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def lasts() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("end", [fails, returns, is_cancelled])
+@pytest.mark.parametrize(
+    ("name", "owner", "method"),
+    [
+        ("watches", "watching", "run"),
+        ("leader election", "", "_lead"),
+        ("reconcile queue", "reconciles", "run"),
+        ("probe queue", "probes", "run"),
+        ("resync", "", "_resync"),
+        ("relist check", "", "_compare_after_relists"),
+    ],
+)
+async def test_probes_are_red_and_the_operator_fails_once_a_background_task_has_exited(
+    monkeypatch: pytest.MonkeyPatch, name: str, owner: str, method: str, end: Callable[[], Awaitable[None]]
+) -> None:
+    answers: list[str | None] = []
+    async with idle_manager(at_stop=lambda: answers.extend((manager.healthy(), manager.ready()))) as manager:
+        manager.sync.is_synced = True
+        monkeypatch.setattr(manager.watching, "run", lasts)
+        monkeypatch.setattr(getattr(manager, owner) if owner else manager, method, end)
+        assert manager.healthy() is None
+        with pytest.raises((ValueError, RuntimeError), match="a defect" if end is fails else name):
+            await manager._work_until(asyncio.Event())
+        assert answers == [f"background task exited: {name}"] * 2
+
+
+async def test_probes_stay_green_while_the_operator_stops_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[str | None] = []
+    async with idle_manager(at_stop=lambda: answers.extend((manager.healthy(), manager.ready()))) as manager:
+        manager.sync.is_synced = True
+        monkeypatch.setattr(manager.watching, "run", lasts)
+        stop = asyncio.Event()
+        stop.set()
+        await manager._work_until(stop)
+        assert answers == [None, None]

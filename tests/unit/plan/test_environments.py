@@ -60,9 +60,9 @@ class Catalogue:
         for action in wanted.actions:
             match action:
                 case Apply(key=key, manifest=manifest):
-                    fingerprint = next(iter(manifest["metadata"]["annotations"].values()))
+                    labels, spec = manifest["metadata"]["labels"], manifest["spec"]
                     self.objects[key] = ObjectSeen(
-                        uid="w", resource_version="1", created_at=self.now, fingerprint=fingerprint
+                        uid="w", resource_version="1", created_at=self.now, labels=labels, spec=spec
                     )
                 case Create(manifest=manifest):
                     assert self.pod is None

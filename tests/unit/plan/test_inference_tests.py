@@ -72,8 +72,11 @@ class World:
         wanted = self.plan()
         for action in wanted.actions:
             match action:
-                case Apply(key=key):
-                    self.objects[key] = ObjectSeen(uid="w", resource_version="1", created_at=self.now)
+                case Apply(key=key, manifest=manifest):
+                    labels, spec = manifest["metadata"]["labels"], manifest["spec"]
+                    self.objects[key] = ObjectSeen(
+                        uid="w", resource_version="1", created_at=self.now, labels=labels, spec=spec
+                    )
                 case Create(key=key, manifest=manifest):
                     assert ObjectKey("NetworkPolicy", "trial-0123abcd") in self.objects, "no pod without its wall"
                     head = {"uid": f"uid-{key.name}", "creationTimestamp": self.now.isoformat()}

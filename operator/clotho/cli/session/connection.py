@@ -10,8 +10,9 @@ import msgspec
 from clotho.api import admission
 from clotho.cli.failure import Exit, Failure
 from clotho.cluster.client import ApiClient
-from clotho.cluster.credentials import Credentials, CredentialsError, load_as_kubectl
-from clotho.cluster.outcomes import ApiError, Forbidden, NotFound, Transient, Unauthorized
+from clotho.cluster.credentials import Credentials, CredentialsError
+from clotho.cluster.login import load_as_kubectl
+from clotho.cluster.outcomes import ApiError, Forbidden, NoCredentials, NotFound, Transient, Unauthorized
 from clotho.workspace.objects import Workspace
 
 Command = Callable[[argparse.Namespace, Workspace], Awaitable[int]]
@@ -59,6 +60,8 @@ def explain(error: ApiError, namespace: str = "") -> Failure:
     match error:
         case Transient():
             return Failure(f"the cluster does not answer: {error.message}", Exit.UNREACHABLE)
+        case NoCredentials():
+            return Failure(error.message, Exit.UNREACHABLE)
         case Unauthorized():
             return Failure(
                 "the cluster rejects these credentials; log in again, or use another --context", Exit.REFUSED

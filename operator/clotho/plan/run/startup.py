@@ -5,17 +5,19 @@ from datetime import timedelta
 from typing import Final
 
 from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
+from clotho.plan.drift import has_drifted
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, delete_pod
 from clotho.plan.pods import Pod
 from clotho.plan.run.completion import has_trained_enough
 from clotho.plan.run.components import RunComponent
 from clotho.plan.run.restarts import vanished
 from clotho.plan.run.situation import Situation
+from clotho.plan.run.stop import delete_live, stages
 from clotho.render import objects, pods
 from clotho.render.config import run_config
 from clotho.render.names import base_name, claim_name, pod_name
 
-_CREATED_TOGETHER: Final = timedelta(seconds=60)  # a pod and its Secret may be written at the same time
+_CREATED_TOGETHER: Final = timedelta(seconds=2)  # whole seconds, by the clocks of two API servers
 
 
 def make_missing(situation: Situation) -> tuple[Action, ...]:
@@ -32,9 +34,10 @@ def _objects(situation: Situation) -> Iterator[Action]:
     if run.spec.trainer.disruption_budget:
         makers.append(("PodDisruptionBudget", objects.disruption_budget))
     for kind, make in makers:
-        key = ObjectKey(kind, base)
-        if _is_absent(situation, key) or _differs(situation, key, objects.REVISION):
-            yield Apply(key=key, manifest=make(run))
+        key, manifest = ObjectKey(kind, base), make(run)
+        seen = situation.observed.objects.get(key)
+        if seen is None or (not seen.is_terminating and has_drifted(seen, manifest)):
+            yield Apply(key=key, manifest=manifest)
     yield from _claims(situation)
 
 
@@ -62,6 +65,8 @@ def _claims(situation: Situation) -> Iterator[Create]:
 
 
 def _pods(situation: Situation) -> Iterator[Create]:
+    if any(_is_void(situation, pod) for component in situation.components for pod in component.pods):
+        return  # a pod with the new token could not talk to one with the old
     for component in situation.components:
         if component.kind == ENVIRONMENT and has_trained_enough(situation):
             continue
@@ -86,18 +91,21 @@ def _render(situation: Situation, component: RunComponent, index: int, restarts:
 
 
 def remove_surplus(situation: Situation) -> tuple[Delete, ...]:
-    """Replicas beyond those asked for, and pods whose tokens are void because their Secret was made anew."""
-    secret = situation.observed.objects.get(ObjectKey("Secret", base_name(situation.run.metadata)))
-    void_before = None if secret is None else secret.created_at - _CREATED_TOGETHER
-
-    def is_surplus(component: RunComponent, pod: Pod) -> bool:
-        created = pod.metadata.creation_timestamp
-        is_void = void_before is not None and created is not None and created < void_before
-        return not pod.is_terminating and (pod.index >= component.replicas or is_void)
-
-    return tuple(
-        delete_pod(pod) for component in situation.components for pod in component.pods if is_surplus(component, pod)
+    """Replicas beyond those asked for; and, in the order of a stop, pods whose token is void."""
+    surplus = tuple(
+        delete_pod(pod)
+        for component in situation.components
+        for pod in component.pods
+        if pod.index >= component.replicas and not pod.is_terminating
     )
+    return (*surplus, *delete_live(next(stages(situation, lambda pod: _is_void(situation, pod)), ())))
+
+
+def _is_void(situation: Situation, pod: Pod) -> bool:
+    """The Secret was made again since, with another token."""
+    secret = situation.observed.objects.get(ObjectKey("Secret", base_name(situation.run.metadata)))
+    created = pod.metadata.creation_timestamp
+    return secret is not None and created is not None and created < secret.created_at - _CREATED_TOGETHER
 
 
 def _is_absent(situation: Situation, key: ObjectKey) -> bool:

@@ -20,7 +20,7 @@ LINGER_SECONDS: Final = 60  # a trainer that is done ends by itself, and a pod t
 def stop_in_order(situation: Situation) -> Decision:
     """For `stop` and for `suspend`: the same way down, another name at the end."""
     end: Phase = "Stopped" if situation.run.spec.stop else "Suspended"
-    stage = next(_stages(situation, lambda pod: not pod.is_gone), ())
+    stage = next(stages(situation, lambda pod: not pod.is_gone), ())
     if not stage:
         return Decision(phase=end, reason=end, message=_farewell(situation, end), components=situation.components)
     return Decision(
@@ -35,7 +35,7 @@ def stop_in_order(situation: Situation) -> Decision:
 
 def tidy_up(situation: Situation) -> tuple[tuple[Delete, ...], datetime | None]:
     """Of a finished run, pods that still live are ended in the same order; ended ones stay for their logs."""
-    stage = next(_stages(situation, lambda pod: not pod.has_ended), ())
+    stage = next(stages(situation, lambda pod: not pod.has_ended), ())
     status = situation.run.status
     if status.phase == "Completed" and status.completion_time and any(each.kind == TRAINER for each, _ in stage):
         patience = later(status.completion_time, LINGER_SECONDS)
@@ -48,7 +48,7 @@ def delete_live(stage: tuple[tuple[RunComponent, Pod], ...]) -> tuple[Delete, ..
     return tuple(delete_pod(pod) for _, pod in stage if not pod.is_terminating)
 
 
-def _stages(situation: Situation, is_due: Callable[[Pod], bool]) -> Iterator[tuple[tuple[RunComponent, Pod], ...]]:
+def stages(situation: Situation, is_due: Callable[[Pod], bool]) -> Iterator[tuple[tuple[RunComponent, Pod], ...]]:
     """The non-empty stages that are left, the next one first."""
     components = situation.components
     for group in (components.environments, (components.trainer,), (components.api_server,)):

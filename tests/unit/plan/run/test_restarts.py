@@ -12,6 +12,7 @@ from clotho.plan.failures import Failure
 from clotho.plan.model import RESTARTING, Delete
 from clotho.plan.pods import parse_pod
 from clotho.plan.run.restarts import GiveUp, RestartAt, backoff, decide_restart
+from rig import cluster_access
 from unit.plan.run.world import START, running_world
 
 POD = parse_pod({"metadata": {"name": "trainer", "uid": "pod-1"}})
@@ -199,10 +200,18 @@ def test_pods_with_void_tokens_are_replaced_when_their_secret_was_made_anew() ->
     secret = next(key for key in world.objects if key.kind == "Secret")
     del world.objects[secret]
     before = {pod["metadata"]["uid"] for pod in world.pods.values()}
+    ended: list[set[str]] = []
+    for _ in range(3):
+        world.settle()
+        assert secret in world.objects
+        ended.append(
+            {cluster_access.component(pod) for pod in world.pods.values() if "deletionTimestamp" in pod["metadata"]}
+        )
+        assert before >= {pod["metadata"]["uid"] for pod in world.pods.values()}, "none is made while an old one lives"
+        world.terminate()
+    assert ended == [{"environment"}, {"trainer"}, {"api-server"}]
     world.settle()
-    assert secret in world.objects
-    world.terminate()
-    world.settle()
+    assert len(world.pods) == len(before)
     assert not before & {pod["metadata"]["uid"] for pod in world.pods.values()}
     assert world.now_status.components
     assert world.now_status.components.trainer

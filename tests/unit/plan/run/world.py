@@ -134,6 +134,8 @@ class World:
                     resource_version=str(self.version),
                     created_at=old.created_at if old else self.now.replace(microsecond=0),
                     fingerprint=annotations.get(FINGERPRINT_ANNOTATION, ""),
+                    labels=manifest["metadata"]["labels"],
+                    spec=deepcopy(manifest.get("spec", {})),
                 )
             case Delete(key=key) if key.kind == "TrainingRun":
                 self.is_deleted = True

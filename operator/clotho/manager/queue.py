@@ -1,4 +1,4 @@
-"""Which run is next: deduplicated, one pass at a time a run, delayed wake-ups, backoff. Pure: time is passed in."""
+"""The reconcile queue: deduplicated, one reconcile at a time for each key, delayed wake-ups, back-off. Pure."""
 
 import heapq
 import itertools
@@ -29,7 +29,7 @@ class Backoff:
         return ceiling * (0.5 + 0.5 * self._jitter())
 
 
-class Agenda(Generic[K]):
+class Queue(Generic[K]):
     """A key is ready or running, never both; a change that comes while it runs makes it ready afterwards."""
 
     def __init__(self, backoff: Backoff | None = None) -> None:
@@ -46,7 +46,7 @@ class Agenda(Generic[K]):
         self._failures: dict[K, int] = {}
 
     def add(self, key: K, now: float, urgency: Urgency = Urgency.CHANGED) -> None:
-        """The key has something to do now; a key on hold waits until its hold is over."""
+        """Reconcile the key as soon as possible; one on hold waits until its hold is over."""
         hold = self._hold_until.get(key, 0.0)
         if hold > now:
             self.wake(key, min(hold, self._wake_at.get(key, hold)))
@@ -61,12 +61,12 @@ class Agenda(Generic[K]):
             heapq.heappush(self._ready, (rank, next(self._order), key))
 
     def wake(self, key: K, at: float) -> None:
-        """Look at the key at this time, whatever happens until then; the last word counts."""
+        """Reconcile the key at this time, whatever happens until then; the last call counts."""
         self._wake_at[key] = at
         heapq.heappush(self._wakes, (at, next(self._order), key))
 
     def pop(self, now: float) -> K | None:
-        """The next key to work on, or None. It stays `running` until `done`."""
+        """The next key to reconcile, or None. It stays `running` until `done` or `failed`."""
         self._ring(now)
         while self._ready:
             rank, _, key = heapq.heappop(self._ready)
@@ -91,7 +91,7 @@ class Agenda(Generic[K]):
         return self._wakes[0][0] if self._wakes else None
 
     def done(self, key: K, wake_at: float | None = None) -> None:
-        """The pass succeeded; without a wake-up time only a change brings the key back."""
+        """The reconcile succeeded; without a wake-up time only a change brings the key back."""
         self._failures.pop(key, None)
         self._hold_until.pop(key, None)
         if wake_at is None:

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clotho.manager.agenda import Agenda, Backoff, Urgency
+from clotho.manager.queue import Backoff, Queue, Urgency
 
 
-def agenda() -> Agenda[str]:
-    return Agenda(Backoff(first=1.0, limit=60.0, jitter=lambda: 1.0))
+def queue() -> Queue[str]:
+    return Queue(Backoff(first=1.0, limit=60.0, jitter=lambda: 1.0))
 
 
-def drain(work: Agenda[str], now: float) -> list[str]:
+def drain(work: Queue[str], now: float) -> list[str]:
     order = []
     while (key := work.pop(now)) is not None:
         order.append(key)
@@ -19,21 +19,21 @@ def drain(work: Agenda[str], now: float) -> list[str]:
 
 
 def test_a_key_added_many_times_is_worked_on_once() -> None:
-    work = agenda()
+    work = queue()
     for _ in range(3):
         work.add("a", 0.0)
     assert (work.depth, drain(work, 0.0)) == (1, ["a"])
 
 
 def test_first_come_first_served() -> None:
-    work = agenda()
+    work = queue()
     for now, key in enumerate("abc"):
         work.add(key, float(now))
     assert drain(work, 3.0) == ["a", "b", "c"]
 
 
 def test_a_run_that_changed_overtakes_new_ones_but_not_for_ever() -> None:
-    work = agenda()
+    work = queue()
     work.add("new", 0.0, Urgency.NEW)
     work.add("refreshed", 0.0, Urgency.REFRESH)
     work.add("nearly up", 299.0)
@@ -42,7 +42,7 @@ def test_a_run_that_changed_overtakes_new_ones_but_not_for_ever() -> None:
 
 
 def test_a_change_raises_the_urgency_of_a_waiting_key() -> None:
-    work = agenda()
+    work = queue()
     work.add("a", 0.0, Urgency.NEW)
     work.add("b", 1.0, Urgency.NEW)
     work.add("b", 2.0)
@@ -50,7 +50,7 @@ def test_a_change_raises_the_urgency_of_a_waiting_key() -> None:
 
 
 def test_a_key_is_never_worked_on_twice_at_once_and_no_change_is_lost() -> None:
-    work = agenda()
+    work = queue()
     work.add("a", 0.0)
     assert work.pop(0.0) == "a"
     work.add("a", 1.0)
@@ -60,7 +60,7 @@ def test_a_key_is_never_worked_on_twice_at_once_and_no_change_is_lost() -> None:
 
 
 def test_a_wake_up_comes_when_it_is_due_and_the_last_word_counts() -> None:
-    work = agenda()
+    work = queue()
     work.add("a", 0.0)
     work.pop(0.0)
     work.done("a", wake_at=10.0)
@@ -72,7 +72,7 @@ def test_a_wake_up_comes_when_it_is_due_and_the_last_word_counts() -> None:
 
 
 def test_failures_are_held_back_longer_each_time_even_when_the_object_changes() -> None:
-    work = agenda()
+    work = queue()
     work.add("a", 0.0)
     work.pop(0.0)
     assert work.failed("a", 0.0) == 1.0
@@ -88,7 +88,7 @@ def test_failures_are_held_back_longer_each_time_even_when_the_object_changes() 
 
 
 def test_the_servers_retry_after_is_honoured() -> None:
-    work = agenda()
+    work = queue()
     work.add("a", 0.0)
     work.pop(0.0)
     assert work.failed("a", 0.0, retry_after=30.0) == 30.0
@@ -102,7 +102,7 @@ def test_backoff_doubles_up_to_its_limit(failures: int, expected: float) -> None
 
 
 def test_age_is_that_of_the_oldest_waiting_key() -> None:
-    work = agenda()
+    work = queue()
     assert work.oldest_age(5.0) == 0.0
     work.add("a", 1.0)
     work.add("b", 4.0)
@@ -111,7 +111,7 @@ def test_age_is_that_of_the_oldest_waiting_key() -> None:
 
 
 def test_a_forgotten_key_leaves_nothing_behind() -> None:
-    work = agenda()
+    work = queue()
     work.add("a", 0.0)
     work.wake("a", 1.0)
     work.forget("a")
@@ -128,7 +128,7 @@ steps = st.lists(
 
 @given(steps)
 def test_every_key_that_was_added_is_worked_on_after_its_last_change(history: list[tuple[str, str, Urgency]]) -> None:
-    work, owed, running, now = agenda(), set[str](), set[str](), 0.0
+    work, owed, running, now = queue(), set[str](), set[str](), 0.0
     for what, key, urgency in history:
         now += 1.0
         if what == "add":

@@ -1,0 +1,91 @@
+"""What people change by hand on the objects of a run: repaired at once, or noticed as soon as it is undone."""
+
+import pytest
+
+from rig.cluster_access import Body, ClusterAccess, component, eventually
+from rig.fake_kubelet import FakeKubelet
+from rig.operator_process import OperatorProcess
+
+LABEL = "app.kubernetes.io/managed-by"
+
+
+async def test_pod_whose_managed_by_label_was_removed_and_put_back(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await cluster.create_run("r")
+    run = await cluster.until_phase("Running", "r")
+    (trainer,) = [pod for pod in await cluster.pods("r") if component(pod) == "trainer"]
+    name = trainer["metadata"]["name"]
+    await cluster.patch("pods", name, {"metadata": {"labels": {LABEL: None}}})
+    await cluster.patch("pods", name, {"metadata": {"labels": {LABEL: "clotho-operator"}}})
+    kubelet.progress |= {"step": 5}
+    run = await cluster.until("at step 5", lambda r: r["status"]["progress"]["step"] == 5, "r")
+    assert run["status"]["phase"] == "Running"
+    assert (await cluster.get("pods", name))["metadata"]["uid"] == trainer["metadata"]["uid"]
+
+
+def own_fields(body: Body) -> Body:
+    """What the operator has rendered, without what the server and others have added."""
+    return {"labels": body["metadata"]["labels"], "spec": body["spec"]}
+
+
+OPEN_WALL = {"spec": {"egress": [{}]}}
+WALL_AROUND_NOTHING = {"spec": {"podSelector": {"matchLabels": {"app": "another"}}}}
+INGRESS_ONLY = {"spec": {"policyTypes": ["Ingress"], "egress": None}}
+OTHER_PODS = {"spec": {"selector": {"app": "another"}}}
+OTHER_PORT = {"spec": {"ports": [{"name": "api-server", "port": 8000, "targetPort": 9999, "protocol": "TCP"}]}}
+NO_LABEL = {"metadata": {"labels": {LABEL: None}}}
+OTHER_OWNER = {"metadata": {"labels": {"clotho.dev/owner-uid": "another"}}}
+
+
+@pytest.mark.parametrize(
+    ("plural", "change"),
+    [
+        ("networkpolicies", OPEN_WALL),
+        ("networkpolicies", WALL_AROUND_NOTHING),
+        ("networkpolicies", INGRESS_ONLY),
+        ("networkpolicies", NO_LABEL),
+        ("networkpolicies", OTHER_OWNER),
+        ("services", OTHER_PODS),
+        ("services", OTHER_PORT),
+        ("services", NO_LABEL),
+    ],
+)
+async def test_hand_edit_is_repaired(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, plural: str, change: Body
+) -> None:
+    await cluster.create_run("r")
+    await cluster.until_phase("Running", "r")
+    (before,) = await cluster.of_run(plural, "r")
+    name = before["metadata"]["name"]
+    edited = await cluster.patch(plural, name, change)
+    assert own_fields(edited) != own_fields(before)
+
+    async def is_repaired() -> tuple[bool, Body]:
+        now = await cluster.get(plural, name)
+        return own_fields(now) == own_fields(before), now
+
+    await eventually("repaired", is_repaired)
+
+
+async def test_deleted_secret_is_made_again_and_pods_get_the_new_token(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    """In the order of a stop, so that the trainer saves a checkpoint; no pod of the new ones meets one of the old."""
+    await cluster.create_run("r")
+    await cluster.until_phase("Running", "r")
+    old = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
+    (secret,) = await cluster.of_run("secrets", "r")
+
+    async def are_replaced() -> tuple[bool, object]:
+        """Deleted again while it is as old as the pods: creation times are in whole seconds."""
+        secrets = await cluster.of_run("secrets", "r")
+        if secrets and not kubelet.ended:
+            await cluster.delete("secrets", secret["metadata"]["name"])
+        uids = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
+        return len(uids) == 3 and not uids & old, kubelet.ended
+
+    await eventually("replaced", are_replaced, patience=60)
+    assert kubelet.ended == ["environment", "trainer", "api-server"]
+    await cluster.until_phase("Running", "r")
+    assert kubelet.trainers_seen_together == 1
