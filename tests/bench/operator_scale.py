@@ -78,7 +78,7 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 class Diary:
-    """When each run's pods appeared and when its status first said Running, by this process's clock."""
+    """When each run's pods appeared and when its status first was Running, by this process's clock."""
 
     def __init__(self) -> None:
         self.created: dict[str, float] = {}
@@ -140,7 +140,7 @@ class Usage:
 
 
 async def serve_pods() -> web.AppRunner:
-    """KWOK's pods have addresses in 127.0.0.0/8 and nobody behind them: one small server answers for all."""
+    """KWOK's pods have addresses in 127.0.0.0/8 and no process behind them: one small server answers for all."""
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     progress = {"state": "training", "step": 5, "totalSteps": 100, "registered": True, "serving": True}
     progress["lastStepTime"] = started

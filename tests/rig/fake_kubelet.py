@@ -19,7 +19,7 @@ PORTS = (8000, 8001, 8002, 8003)
 
 
 class FakeKubelet:
-    """Pods become ready at once unless told otherwise, and answer as `progress` and `queue` say.
+    """Pods become ready at once unless `makes_ready` is false, and answer with `progress` and `queue`.
 
     `may_finish(pod)`: whether a pod that is being deleted may end now.
     """

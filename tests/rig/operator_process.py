@@ -71,7 +71,7 @@ class OperatorProcess:
         return self._process is not None and self._process.returncode is None
 
     async def kill(self) -> None:
-        """SIGKILL: no goodbye."""
+        """SIGKILL: no orderly shutdown."""
         await self._end(signal.SIGKILL)
 
     async def terminate(self) -> int:
@@ -98,7 +98,7 @@ class OperatorProcess:
         return self._log.read_text()
 
     async def address(self) -> str:
-        """Where it serves health and metrics, as it says in its log."""
+        """Where it serves health and metrics, from its log."""
         async with asyncio.timeout(30):
             while "serving health" not in self.log():  # noqa: ASYNC110 - another process writes it
                 await asyncio.sleep(0.02)

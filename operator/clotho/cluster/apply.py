@@ -1,4 +1,4 @@
-"""The one writer: carries out plans, and puts the server's answers into the caches before anybody plans again."""
+"""The one writer: carries out plans, and puts the server's answers into the caches before the next plan."""
 
 import asyncio
 import base64

@@ -27,7 +27,7 @@ def _unobserved(verb: str, code: str) -> None:
 
 
 class ApiClient:
-    """`on_answer(verb, code)` is told of every request; the code is `error` when no answer came."""
+    """`on_answer(verb, code)` is called for every request; the code is `error` when no answer came."""
 
     def __init__(
         self,

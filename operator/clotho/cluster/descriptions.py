@@ -1,4 +1,4 @@
-"""Fetches what describing pods report. A stranger wrote it: bounded in time and size, and decoded strictly."""
+"""Fetches what describing pods report. Untrusted: bounded in time and size, and decoded strictly."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

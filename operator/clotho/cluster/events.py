@@ -15,7 +15,7 @@ MESSAGE_LIMIT = 1024  # the server's own
 
 
 class EventPoster:
-    """Posts in the background: nobody waits for an Event."""
+    """Posts in the background, so that no reconcile waits for an Event."""
 
     def __init__(self, client: ApiClient, instance: str) -> None:
         self._client, self._instance = client, instance

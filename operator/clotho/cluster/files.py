@@ -1,4 +1,4 @@
-"""The files of an environment that come in a ConfigMap: the operator only wants to know whether they have changed."""
+"""The files of an environment that come in a ConfigMap: only whether they have changed matters to the operator."""
 
 import hashlib
 from collections.abc import Mapping

@@ -44,7 +44,7 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
 }
 # Of our own group, all of them; listed in this order, so that a run is never seen without what it depends on.
 WATCHED_KINDS: Final[tuple[Kind, ...]] = ("TrainingPolicy", "Environment", "InferenceTest", "TrainingRun")
-# Secrets are missing on purpose: the operator may get those that it made, but lists nobody's.
+# Secrets are missing on purpose: the operator may get those that it made, but lists none.
 WATCHED_CHILDREN: Final[tuple[Kind, ...]] = (
     "Pod",
     "Service",

@@ -95,7 +95,7 @@ class LeaderElection:
         return self._clock() < self._held_until
 
     async def run(self, on_change: Callable[[bool], None]) -> None:
-        """Ask, renew and tell `on_change` until cancelled; then give the lease back."""
+        """Acquire, renew and call `on_change` until cancelled; then release the lease."""
         leading = False
         try:
             while True:
@@ -165,4 +165,4 @@ class LeaderElection:
                     f"{self._folder}/{self._name}", Lease(metadata=self._seen.metadata, spec=spec), Lease
                 )
         except (ApiError, TimeoutError) as error:
-            log.warning("could not give the lease back (it expires by itself): %s", error)
+            log.warning("failed to release the lease (it expires by itself): %s", error)

@@ -1,4 +1,4 @@
-"""Gathers what is known of one object of ours into what its planner wants to see."""
+"""Gathers what is known of one object of ours into what its planner reads."""
 
 from clotho.api.environment import AnyEnvironment, Environment
 from clotho.api.inference_tests import AnyTest, InferenceTest

@@ -1,6 +1,6 @@
 """What the API server can answer besides success, as types: each says whether trying again can help."""
 
-# ruff: noqa: N818 - named for what the server said
+# ruff: noqa: N818 - named for the server's answer
 
 from msgspec import Struct
 
@@ -24,7 +24,7 @@ class Gone(ApiError):
 
 
 class Conflict(ApiError):
-    """Somebody wrote in between, or a precondition no longer holds."""
+    """Another client wrote in between, or a precondition no longer holds."""
 
 
 class AlreadyExists(Conflict):

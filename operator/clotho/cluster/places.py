@@ -22,7 +22,7 @@ class Places:
 
     @contextmanager
     def while_writing(self, run: AnyRun, status: TrainingRunStatus | None) -> Iterator[None]:
-        """A place that is being taken is nobody else's; when one is given up, those in line hear of it."""
+        """A place that is being taken counts at once; when one is given up, queued runs are reconciled."""
         uid, had_claim = run.metadata.uid, _has_claim(run)
         if status is not None and is_admitted(status):
             self._taking.add(uid)

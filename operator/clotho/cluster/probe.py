@@ -1,4 +1,4 @@
-"""Asks the pods of a run how they are: which questions are worth asking is decided here, purely; so are the answers."""
+"""Probes the pods of a run: which probes are due is decided by pure functions, the requests are made beside them."""
 
 import base64
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class Question(Struct, frozen=True):
 
 def questions(run: TrainingRun, pods: tuple[Pod, ...], known: Probes, now: datetime) -> tuple[Question, ...]:
     """The trainer is always asked; the others only once it does not answer or has made no step for a while:
-    they are needed to say why a run stands still, and a thousand healthy runs should cost little."""
+    they are needed to find the cause of a stall, and a thousand healthy runs should cost little."""
     if run.status.phase == "Completed":
         exporter = _only(pods, EXPORTER)
         return (Question("exporter", exporter),) if exporter else ()
@@ -71,7 +71,7 @@ def is_suspicious(run: TrainingRun, known: Probes, now: datetime) -> bool:
 
 
 def pause(run: TrainingRun, times: ProbeTimes) -> float | None:
-    """Seconds until the next round, None when the run has nothing left to say."""
+    """Seconds until the next round, None when there is nothing left to probe."""
     if not _may_speak(run):
         return None
     wanted = times.interval if run.status.phase == "Running" else times.startup
@@ -128,8 +128,8 @@ class Prober:
             return False
         pods, known = self._store.pods_of(key, run.metadata.uid), self._answers.of(key)
         is_over = run.status.phase == "Completed"
-        pod, said = (_only(pods, EXPORTER), known.exporter) if is_over else (_only(pods, TRAINER), known.trainer)
-        return pod is not None and (said is None or said.pod_uid != pod.uid)
+        pod, last = (_only(pods, EXPORTER), known.exporter) if is_over else (_only(pods, TRAINER), known.trainer)
+        return pod is not None and (last is None or last.pod_uid != pod.uid)
 
     async def ask(self, key: Key, now: datetime) -> tuple[bool, float | None]:
         """One round: whether the answers say something new, and when to ask again."""
@@ -148,7 +148,7 @@ class Prober:
             return False, None  # the next pod that was never probed starts the rounds again
         for question in asked:
             after = msgspec.structs.replace(after, **{question.target: await self._ask(key, run, question)})
-        if self._answers.of(key) == before:  # else it has said its last words meanwhile
+        if self._answers.of(key) == before:  # else its termination message has arrived meanwhile
             self._answers.keep(key, after)
         return _says(self._answers.of(key)) != _says(before), wait
 

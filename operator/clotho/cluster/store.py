@@ -1,4 +1,4 @@
-"""All caches together: what the operator knows of every run, and who must hear when it changes."""
+"""All caches together: what is known of every run, and what has to be reconciled when it changes."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -154,7 +154,7 @@ class Store:
                 self.announce(kind, item.metadata)
 
     def _note_last_words(self, body: Mapping[str, Any]) -> None:
-        """A pod may end and vanish between two passes: what it said then must not vanish with it."""
+        """A pod may end and vanish between two reconciles: its termination message must not vanish with it."""
         containers = body.get("status", {}).get("containerStatuses", ())
         if any("terminated" in container.get("state", {}) for container in containers):
             pod = msgspec.convert(body, Pod)

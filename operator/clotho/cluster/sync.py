@@ -1,6 +1,6 @@
 """Makes the caches complete before the first decision, and compares them with the cluster now and then.
 
-Watches report what happens while they are open; a deletion during a long break of a watch is reported by nobody.
+Watches report what happens while they are open; a deletion during a long break is never reported.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 class _Page(Struct, Generic[T], frozen=True):
     metadata: _ListMetadata
-    items: tuple[T, ...] | None = None  # Go's way to say: none
+    items: tuple[T, ...] | None = None  # Go encodes an empty list so
 
 
 class _Named(Struct, frozen=True):

@@ -136,7 +136,7 @@ class Manager:
         self._at_stop()
         await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in (self.reconciles, self.probes, self.poster)))
         finished = [task for task in tasks if task.done()]
-        await _end(self._background["leader election"])  # gives the lease back, now that nothing writes
+        await _end(self._background["leader election"])  # releases the lease, now that nothing writes
         await _end(asked, *tasks)
         for task in finished:
             if not task.cancelled():

@@ -25,17 +25,17 @@ _RUN_GAUGES = {
     "clotho_run_loss": "Loss of the run's last step.",
     "clotho_run_tokens_per_second": "Tokens that the run trains a second; absent when it has ended or is suspended.",
     "clotho_run_seconds_since_last_step": (
-        "Seconds since the run made a step; grows while it stands still, absent when it has ended or is suspended."
+        "Seconds since the run made a step; grows while it is stalled, absent when it has ended or is suspended."
     ),
     "clotho_run_restarts": "Pods of the run that were replaced after they ended.",
-    "clotho_run_stalled": "1 while the run stands still for longer than its spec.stall.afterSeconds, else 0.",
+    "clotho_run_stalled": "1 while the run is stalled: no step for its spec.stall.afterSeconds, else 0.",
 }
 
 
 class RunCollector(Collector):
     """Figures of runs: from the trainer's last answer where there is one, else from status.
 
-    A replica that does not lead asks nobody, and reports none.
+    A replica that does not lead does not probe, and reports none.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) 
     progress = answer or status.progress
     if progress is None:
         return counts
-    told = reported_step_time(progress) if isinstance(progress, Progress) else progress.last_step_time
-    moved = told or status.running_time
+    reported = reported_step_time(progress) if isinstance(progress, Progress) else progress.last_step_time
+    moved = reported or status.running_time
     values: dict[str, float | None] = {
         "clotho_run_step": progress.step,
         "clotho_run_total_steps": progress.total_steps,
@@ -112,7 +112,7 @@ class Metrics:
             "clotho_restarts", "Pods replaced after they ended, by why they ended.", ("reason",), registry=registry
         )
         self.stalls = Counter(
-            "clotho_stalls", "Standstills noticed (pods alive, no step made), by cause.", ("cause",), registry=registry
+            "clotho_stalls", "Stalls found (pods alive, no step made), by cause.", ("cause",), registry=registry
         )
         self.startup = Histogram(
             "clotho_startup_seconds",
@@ -122,17 +122,17 @@ class Metrics:
         )
         self.reconcile = Histogram(
             "clotho_reconcile_seconds",
-            "Seconds that one pass over one run took, writes included.",
+            "Seconds that one reconcile took, writes included.",
             buckets=RECONCILE_BUCKETS,
             registry=registry,
         )
         self.reconcile_errors = Counter(
             "clotho_reconcile_errors",
-            "Passes that failed and are repeated later, by error: Conflict, Transient, TooManyRequests, Forbidden, ...",
+            "Reconciles that failed and are retried, by error: Conflict, Transient, TooManyRequests, Forbidden, ...",
             ("error",),
             registry=registry,
         )
-        self.queue_depth = Gauge("clotho_queue_depth", "Runs that wait for a pass.", registry=registry)
+        self.queue_depth = Gauge("clotho_queue_depth", "Runs that wait to be reconciled.", registry=registry)
         self.queue_age = Gauge(
             "clotho_queue_oldest_age_seconds", "Seconds that the longest-waiting run has waited.", registry=registry
         )
@@ -150,8 +150,7 @@ class Metrics:
         )
         self.probe_failures = Counter(
             "clotho_probe_failures",
-            "Questions to pods without a usable answer, by target: trainer, api_server, inference, exporter, "
-            "environment.",
+            "Probes of pods without a usable answer, by target: trainer, api_server, inference, exporter, environment.",
             ("target",),
             registry=registry,
         )
@@ -161,4 +160,4 @@ class Metrics:
             ("kind",),
             registry=registry,
         )
-        self.leader = Gauge("clotho_leader", "1 on the replica that works, 0 on those that wait.", registry=registry)
+        self.leader = Gauge("clotho_leader", "1 on the replica that leads, 0 on the others.", registry=registry)

@@ -42,7 +42,7 @@ class _NoMemory(kopf.DiffBaseStorage, kopf.ProgressStorage):
 class Watching:
     """`open`: every watch is established, so that nothing which happens from now on is missed.
 
-    `relisted`: a watch had to start anew; deletions during the break are reported by nobody.
+    `relisted`: a watch had to start anew; no watch reports deletions during the break.
     `last_event[kind]`: the time of the newest event.
     """
 

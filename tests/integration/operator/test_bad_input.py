@@ -1,4 +1,4 @@
-"""Objects that got past admission, because the CRD was different then: they are told so, and disturb no other run."""
+"""Objects that got past admission because the CRD was different then: refused with a reason; others are unaffected."""
 
 import pytest
 

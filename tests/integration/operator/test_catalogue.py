@@ -102,7 +102,7 @@ async def test_another_image_is_described_again_and_a_failure_is_told(
         return [pod["spec"]["containers"][0]["image"] for pod in found] == ["registry/letters:2"], found
 
     (pod,) = await eventually("the new image imported", look)
-    words = {"reason": "EnvironmentFailed", "message": "letters could not be imported within 120 s; it said nothing"}
+    words = {"reason": "EnvironmentFailed", "message": "letters could not be imported within 120 s; it printed nothing"}
     await kubelet.fail(pod, message=json.dumps(words))
     stalled = await until(
         cluster, "environments", "letters", "stalled", lambda e: condition(e, "Stalled").get("status") == "True"

@@ -159,9 +159,9 @@ async def test_a_hostile_file_is_told_and_a_good_one_beside_it_is_described_and_
     await exits.start("--port", str(free_port()))
     code, words = await exits.end()
     await kubelet.fail(pod, exit_code=code, message=words)
-    told = await until(cluster, "environments", "hostile", lambda e: condition(e, "Stalled").get("status") == "True")
-    assert "ended its program (code 0) while it was imported" in told["status"]["message"]
-    assert "fields" not in told["status"]
+    stalled = await until(cluster, "environments", "hostile", lambda e: condition(e, "Stalled").get("status") == "True")
+    assert "ended its program (code 0) while it was imported" in stalled["status"]["message"]
+    assert "fields" not in stalled["status"]
 
     await create_environment(cluster, "mine", GOOD)
     pod = next(p for p in await pods(cluster, "environment-description", 2) if "mine" in p["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""Who is asked to describe itself, and what becomes of the answers of strangers."""
+"""Which pods are asked for a description, and what becomes of untrusted answers."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -97,7 +97,7 @@ async def test_runs_beyond_the_limit_wait_and_the_oldest_is_next(
 
 
 async def pause_until_the_clock_ticks(cluster: ClusterAccess, run: Body) -> None:
-    """Ages are told in whole seconds."""
+    """Ages are in whole seconds."""
     born = run["metadata"]["creationTimestamp"]
 
     async def look() -> tuple[bool, Body]:

@@ -69,7 +69,7 @@ def test_a_pod_that_cannot_answer_is_not_asked(pod: object) -> None:
         ("Running", 600, 30.0),
         ("Starting", 600, 2.0),
         ("Stopping", 600, 2.0),
-        ("Running", 40, 10.0),  # often enough to see a short standstill
+        ("Running", 40, 10.0),  # often enough to see a short stall
         ("Running", 1, 0.5),
         ("Completed", 600, None),
         ("Suspended", 600, None),

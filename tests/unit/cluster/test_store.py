@@ -95,8 +95,8 @@ def test_last_words_are_heard_of_a_pod_that_is_gone_already() -> None:
     """A trainer can save its checkpoint, end and vanish before anybody looks."""
     answers = Answers()
     store = Store(pod_ended=answers.keep_termination)
-    said = Progress(state="waiting", step=7, total_steps=9, checkpoint=CheckpointInfo(step=7, path="/x/7"))
-    words = termination.encode(Termination(reason="Stopped", message="saved", step=7, progress=said)).decode()
+    final = Progress(state="waiting", step=7, total_steps=9, checkpoint=CheckpointInfo(step=7, path="/x/7"))
+    words = termination.encode(Termination(reason="Stopped", message="saved", step=7, progress=final)).decode()
     labels = {RUN_LABEL: "demo", COMPONENT_LABEL: "trainer"}
     body = {
         "metadata": {"name": "t", "namespace": "n", "uid": "u", "resourceVersion": "9", "labels": labels},
@@ -105,7 +105,7 @@ def test_last_words_are_heard_of_a_pod_that_is_gone_already() -> None:
     store.handle_event("Pod", True, body)
     heard = answers.of(Key("n", "demo")).trainer
     assert heard is not None
-    assert heard.answer == said
+    assert heard.answer == final
 
 
 def owned(kind: str, name: str, spec: Body, status: Body | None = None, version: int = 1) -> Body:

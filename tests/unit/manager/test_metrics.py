@@ -49,15 +49,15 @@ def test_the_trainers_last_answer_is_finer() -> None:
     assert 'clotho_run_seconds_since_last_step{namespace="ns",run="r"} 2.0' in lines
 
 
-@pytest.mark.parametrize("told", ["2026-11-15T12:59:58", "2026-11-15T14:59:58+02:00"])
-def test_a_time_without_a_zone_is_utc_and_others_are_converted(told: str) -> None:
-    answer = Progress(state="training", step=6, total_steps=100, last_step_time=told)
+@pytest.mark.parametrize("reported", ["2026-11-15T12:59:58", "2026-11-15T14:59:58+02:00"])
+def test_a_time_without_a_zone_is_utc_and_others_are_converted(reported: str) -> None:
+    answer = Progress(state="training", step=6, total_steps=100, last_step_time=reported)
     assert 'clotho_run_seconds_since_last_step{namespace="ns",run="r"} 2.0' in exported(STATUS, answer)
 
 
-@pytest.mark.parametrize("told", ["yesterday", "0001-01-01T00:00:00+14:00"])
-def test_a_time_that_is_none_counts_as_not_told(told: str) -> None:
-    answer = Progress(state="training", step=6, total_steps=100, last_step_time=told)
+@pytest.mark.parametrize("reported", ["yesterday", "0001-01-01T00:00:00+14:00"])
+def test_a_time_that_is_none_counts_as_not_reported(reported: str) -> None:
+    answer = Progress(state="training", step=6, total_steps=100, last_step_time=reported)
     lines = exported({**STATUS, "runningTime": "2026-11-15T12:59:00Z"}, answer)
     assert 'clotho_run_seconds_since_last_step{namespace="ns",run="r"} 60.0' in lines
 
