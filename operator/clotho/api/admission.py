@@ -39,7 +39,7 @@ def _text(words: str, *values: str) -> str:
 
 
 def _locked_leaf(leaf: Leaf) -> str:
-    """Three values when a run says something else than the policy, nothing otherwise."""
+    """Three values when a run differs from the policy, nothing otherwise."""
     path = "".join(f".?{name}" for name in leaf.path)
     allowed = "v" if leaf.default is UNSET else f"v, dyn({_literal(leaf.default)})"
     return (

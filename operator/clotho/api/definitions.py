@@ -29,7 +29,7 @@ class Definition(Struct, frozen=True, kw_only=True):
     columns: tuple[Schema, ...]
     rules: Mapping[str, tuple[rules.Rule, ...]]
     fresh: dict[str, Any] = field(default_factory=lambda: {"observedGeneration": -1})
-    always: dict[str, Any] = field(default_factory=dict)  # what a status says where it says nothing: no blank columns
+    always: dict[str, Any] = field(default_factory=dict)  # defaults of a status: no blank columns
 
 
 def _column(name: str, kind: str, path: str, **more: object) -> Schema:

@@ -1,4 +1,4 @@
-"""Environment: an entry of the catalogue. What a person says about it, and what it says about itself."""
+"""Environment: an entry of the catalogue. What its author writes, and what it describes itself as."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -21,12 +21,13 @@ class CatalogueSpec(EnvironmentSource, frozen=True):
     description: Annotated[
         str,
         Meta(
-            max_length=500, description="What `clotho env list` shows; empty takes what the environment's class says."
+            max_length=500,
+            description="What `clotho env list` shows; empty takes the class's documentation.",
         ),
     ] = ""
     secret_name: SecretVariables = ""
     config: Annotated[
-        dict[str, Any], Meta(description="Settings for every run that uses it; what a run says itself wins.")
+        dict[str, Any], Meta(description="Settings for every run that uses it; a run's own settings override them.")
     ] = field(default_factory=dict)
     template: PodTemplate = field(default_factory=dict)
 
@@ -86,7 +87,7 @@ class Environment(Struct, frozen=True, kw_only=True):
 
 
 class UnreadableEnvironment(Struct, frozen=True, kw_only=True):
-    """Its spec does not decode (the CRD was changed under it); its status can still say so."""
+    """Its spec does not decode (the CRD was changed under it); its status can still report it."""
 
     kind: ClassVar[OwnerKind] = ENVIRONMENT_KIND
     metadata: Metadata

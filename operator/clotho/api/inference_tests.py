@@ -58,7 +58,7 @@ class InferenceTestSpec(EnvironmentSource, frozen=True):
         Meta(description="An Environment of this namespace; or give entry, with image or configMapName, instead."),
     ] = ""
     config: Annotated[
-        dict[str, Any], Meta(description="The environment's settings; they win over those of the Environment.")
+        dict[str, Any], Meta(description="The environment's settings; they override those of the Environment.")
     ] = field(default_factory=dict)
     models: Annotated[
         tuple[TestedModel, ...],
@@ -143,7 +143,7 @@ class InferenceTest(Struct, frozen=True, kw_only=True):
 
 
 class UnreadableTest(Struct, frozen=True, kw_only=True):
-    """Its spec does not decode (the CRD was changed under it); its status can still say so."""
+    """Its spec does not decode (the CRD was changed under it); its status can still report it."""
 
     kind: ClassVar[OwnerKind] = INFERENCE_TEST_KIND
     metadata: Metadata
@@ -171,8 +171,8 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         ),
         Rule(
             rule=f"({given('environmentName')}) || ({given('entry')})",
-            message="entry is missing: say what to test with environmentName, or with entry and, where its code is not "
-            "in the operator's own image, with image or configMapName",
+            message="entry is missing: name what to test with environmentName, or with entry and, where its code is "
+            "not in the operator's own image, with image or configMapName",
             field="entry",
         ),
         *immutable(

@@ -103,8 +103,8 @@ else:
         ],
     )
     Locked.__doc__ = (
-        "A partial spec of a TrainingRun: what stands here holds for every run. A run may leave such a field out or "
-        "say the same; anything else is refused."
+        "A partial spec of a TrainingRun: its values apply to every run. A run may leave such a field out or repeat "
+        "the value; anything else is refused."
     )
 
 

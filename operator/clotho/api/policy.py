@@ -1,6 +1,6 @@
 """What the TrainingPolicies of a namespace amount to: what they forbid, and what they fill in. Pure.
 
-The API server says the same with CEL (admission.py), policy by policy; a test holds the two against each other.
+The API server enforces the same with CEL (admission.py), policy by policy; a test compares the two.
 """
 
 import re
@@ -60,7 +60,7 @@ def combine(policies: Iterable[AnyPolicy]) -> Policy:
 
 
 def _in_every(lists: Iterable[tuple[str, ...] | None]) -> tuple[str, ...]:
-    """What all of those that say something about it permit."""
+    """What every list that is given permits."""
     given = [frozenset(each) for each in lists if each is not None]
     return tuple(sorted(frozenset.intersection(*given))) if given else ()
 

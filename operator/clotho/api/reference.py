@@ -1,4 +1,4 @@
-"""The API reference in docs/, made from the CRDs: what `kubectl explain` says, on one page."""
+"""The API reference in docs/, made from the CRDs: what `kubectl explain` shows, on one page."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from clotho.api.definitions import DEFINITIONS, Definition
 Schema = Mapping[str, Any]
 HEADER = """# API reference (`clotho.dev/v1alpha1`)
 
-Generated from the CRDs by `make crds`; `kubectl explain trainingrun.spec` says the same. Bold fields are required.
+Generated from the CRDs by `make crds`; `kubectl explain trainingrun.spec` shows the same. Bold fields are required.
 """
 TABLE = "| field | type | default | meaning |\n|---|---|---|---|\n"
 

@@ -1,4 +1,4 @@
-"""What the API server refuses beyond types and ranges: CEL, each rule with a sentence that says what is allowed."""
+"""What the API server refuses beyond types and ranges: CEL, each rule with a message that names what is allowed."""
 
 from collections.abc import Mapping
 from typing import Final

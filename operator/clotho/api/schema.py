@@ -1,4 +1,4 @@
-"""msgspec types -> the structural OpenAPI schemas that a CRD wants."""
+"""msgspec types -> the structural OpenAPI schemas of a CRD."""
 
 from typing import Any
 

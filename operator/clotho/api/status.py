@@ -53,7 +53,7 @@ class RunProgress(StatusPart, frozen=True):
     steps: Annotated[str, Meta(description="Steps done and asked for, as 59/80.")] = ""
     reward_mean: Annotated[float | None, Meta(description="Mean reward of the last batch.")] = None
     loss: Annotated[float | None, Meta(description="Loss of the last step.")] = None
-    percent_correct: Annotated[float | None, Meta(description="Share of right answers, where environments say.")] = None
+    percent_correct: Annotated[float | None, Meta(description="Share of correct answers, where reported.")] = None
     tokens_per_second: Annotated[float | None, Meta(description="Tokens trained a second.")] = None
     eta_seconds: Annotated[int | None, Meta(description="Seconds until the last step at the present speed.")] = None
     last_step_time: Annotated[datetime | None, Meta(description="When the last step was made.")] = None
@@ -175,7 +175,7 @@ class PolicyInForce(StatusPart, frozen=True):
     """The TrainingPolicies that a run was started under; a change of them does not reach the run."""
 
     names: Annotated[tuple[str, ...], Meta(description="The TrainingPolicies.")] = ()
-    locked: Annotated[dict[str, Any], Meta(description="The locked fields, which hold whatever spec says.")] = field(
+    locked: Annotated[dict[str, Any], Meta(description="The locked fields, which override spec.")] = field(
         default_factory=dict
     )
     limits: LimitsInForce = LimitsInForce()
@@ -194,7 +194,7 @@ class Results(StatusPart, frozen=True):
     step: Annotated[int, Meta(description="The last step.")]
     reward_mean: Annotated[float | None, Meta(description="Mean reward of the last batch.")] = None
     loss: Annotated[float | None, Meta(description="Loss of the last step.")] = None
-    percent_correct: Annotated[float | None, Meta(description="Share of right answers.")] = None
+    percent_correct: Annotated[float | None, Meta(description="Share of correct answers.")] = None
     claim: Annotated[str, Meta(description="Volume claim that holds the weights.")] = ""
     path: Annotated[str, Meta(description="Folder of the final checkpoint on that claim.")] = ""
     wandb_url: Annotated[str, Meta(description="The run in Weights & Biases.")] = ""

@@ -157,7 +157,10 @@ class ApiServerSpec(Settings, frozen=True):
 class Storage(Settings, frozen=True):
     """Where checkpoints and queued trajectories live."""
 
-    size: Annotated[Quantity, Meta(description="Size of the trainer's claim, which holds the checkpoints.")] = "50Gi"
+    size: Annotated[
+        Quantity,
+        Meta(description="Size of the trainer's claim, which holds the checkpoints; also limits a temporary /models."),
+    ] = "50Gi"
     api_server_size: Annotated[Quantity, Meta(description="Size of the API server's claim.")] = "20Gi"
     storage_class_name: Annotated[
         ObjectName, Meta(description="Storage class of both claims; empty takes the cluster's default.")
@@ -259,7 +262,7 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
 
 
 class UnreadableRun(Struct, frozen=True, kw_only=True):
-    """A run whose spec does not decode (the CRD was changed under it): its status can still say so."""
+    """A run whose spec does not decode (the CRD was changed under it): its status can still report it."""
 
     kind: ClassVar[OwnerKind] = KIND
     metadata: Metadata

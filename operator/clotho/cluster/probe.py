@@ -103,7 +103,7 @@ class Answers:
 
     def keep_termination(self, key: Key, pod: Pod) -> None:
         """A trainer's termination message has its final progress: that counts as its last answer."""
-        words = pod.last_words if pod.component == TRAINER else None
+        words = pod.termination if pod.component == TRAINER else None
         if words is not None and words.progress is not None:
             final = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=words.progress)
             self.keep(key, msgspec.structs.replace(self.of(key), trainer=final))

@@ -82,7 +82,7 @@ def _next_step(
         return _begin(environment, source, seen, settings)
     if pod.is_terminating:
         return _waiting(pod, now)
-    if pod.fingerprint != describing.fingerprint(source):  # whatever it says is not about this source
+    if pod.fingerprint != describing.fingerprint(source):  # its description is of another source
         return _Step(conditions=_describing(), actions=(delete_pod(pod),))
     if pod.has_ended:
         return _after(pod, now)
@@ -144,7 +144,7 @@ def _begin(environment: Environment, source: Described, seen: EnvironmentSeen, s
 
 def _after(pod: Pod, now: datetime) -> _Step:
     failure = classify(_TITLE, pod)
-    words = pod.last_words
+    words = pod.termination
     message = sentence(words.message if words is not None else failure.explanation)
     is_nobodys_fault = failure.is_infrastructure or pod.status.reason == "DeadlineExceeded" or failure.exit_code == 0
     if not is_nobodys_fault:

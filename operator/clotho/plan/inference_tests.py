@@ -1,4 +1,4 @@
-"""The life of an InferenceTest: one pod a model, all at once; each pod's last words are its model's result."""
+"""The life of an InferenceTest: one pod a model, all at once; each pod's termination message is its model's result."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -130,7 +130,7 @@ def _give_up_at(test: InferenceTest, pod: Pod) -> datetime:
 
 
 def _result(before: ModelResult, pod: Pod) -> ModelResult:
-    words = pod.last_words
+    words = pod.termination
     trial = words.trial if words is not None and words.trial is not None else Trial()
     is_good = words is not None and words.reason == "Finished" and words.trial is not None
     error = ""

@@ -53,16 +53,16 @@ class ObjectSeen(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """The API server's own words about a manifest it would not take. Permanent: the same manifest cannot succeed."""
+    """The API server's message about a manifest it refused. Permanent: the same manifest cannot succeed."""
 
     message: str
     is_permanent: bool
 
 
 class Probe(Struct, Generic[Answer], frozen=True, kw_only=True):
-    """The last time a pod was asked. `answer` is None when it did not answer; then `problem` says why."""
+    """The last probe of a pod. `answer` is None when it did not answer; then `problem` is the reason."""
 
-    pod_uid: str  # an answer of an earlier pod says nothing about the present one
+    pod_uid: str  # an answer of an earlier pod does not count
     taken_at: datetime
     answer: Answer | None = None
     problem: str = ""
@@ -130,7 +130,7 @@ class Apply(Struct, frozen=True, kw_only=True):
 
 
 class Delete(Struct, frozen=True, kw_only=True):
-    """DELETE with uid and resourceVersion as preconditions; a conflict means: look again. Grace None: the pod's."""
+    """DELETE with uid and resourceVersion as preconditions; on a conflict, reconcile again. Grace None: the pod's."""
 
     key: ObjectKey
     uid: str

@@ -183,8 +183,8 @@ class Pod(Struct, frozen=True, kw_only=True):
         return self.status.init_container_statuses + self.status.container_statuses
 
     @property
-    def last_words(self) -> termination.Termination | None:
-        """What the main containers wrote as they ended, where it is of our making."""
+    def termination(self) -> termination.Termination | None:
+        """The termination message of the main containers, where it follows the contract."""
         for container in self.status.container_statuses:
             ended = container.state.terminated
             if ended is not None and ended.message and (words := termination.decode(ended.message)):

@@ -2,6 +2,6 @@
 
 
 def sentence(text: str) -> str:
-    """Capital letter and full stop, whatever other people's words look like."""
+    """Capital letter and full stop, whatever the source looks like."""
     text = " ".join(text.split())
     return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")

@@ -56,7 +56,7 @@ def own_token(run_secret: str, role_key: str) -> Manifest:
 
 
 def variables_of(secret_name: str) -> Manifest:
-    """Every key of a Secret as a variable; those that a container names itself win."""
+    """Every key of a Secret as a variable; those that a container names itself override them."""
     return {"envFrom": [{"secretRef": {"name": secret_name}}]} if secret_name else {}
 
 

@@ -29,7 +29,7 @@ from clotho_contract.names import ENVIRONMENT_STATUS_PORT
 COMPONENT: Final = "environment-description"
 IMPORT_SECONDS: Final = 120
 LIFE_SECONDS: Final = 900  # pulling the image included
-_PLACEMENT: Final = (  # what a template may say about this pod: where it runs and how its image is pulled
+_PLACEMENT: Final = (  # the part of a template that applies to this pod
     "affinity",
     "imagePullSecrets",
     "nodeSelector",
@@ -60,7 +60,7 @@ def describing_pod(environment: Environment, source: Described, settings: Render
         "env": [value("HF_HUB_OFFLINE", "1")],
         "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
         "resources": resources("50m", "128Mi", {"cpu": "1", "memory": "2Gi"}),
-        "terminationMessagePolicy": "FallbackToLogsOnError",  # an image without our kit has no last words of its own
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # another image writes no termination message
         "volumeMounts": [mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code],
         **probes(ENVIRONMENT_STATUS_PORT),
     }

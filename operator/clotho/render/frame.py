@@ -1,4 +1,4 @@
-"""What every pod of ours has in common: restricted security, no service account, the person's template on top."""
+"""What every pod of ours has in common: restricted security, no service account, the template on top."""
 
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ def pod(metadata: Manifest, spec: Manifest, settings: RenderSettings) -> Manifes
 
 
 def finish(pod: Manifest, template: dict[str, Any], path: str, settings: RenderSettings) -> Manifest:
-    """Put the person's template over the pod, then make every container lawful, the template's own ones too."""
+    """Merge the template over the pod, then secure and bound every container, the template's own ones too."""
     if problem := next(forbidden_problems(path, template), ""):
         raise TemplateError(problem)
     if template:
@@ -47,7 +47,7 @@ def finish(pod: Manifest, template: dict[str, Any], path: str, settings: RenderS
     default_image = next((c.get("image", "") for c in pod["spec"].get("containers", ()) if c["name"] == MAIN), "")
     for kind in ("initContainers", "containers"):
         if kind in pod["spec"]:
-            pod["spec"][kind] = [_lawful(each, default_image, settings, path) for each in pod["spec"][kind]]
+            pod["spec"][kind] = [_secured(each, default_image, settings, path) for each in pod["spec"][kind]]
     pod["spec"] = bound_disk(pod["spec"])
     if problem := next(restricted_problems(pod), ""):
         raise TemplateError(f"{path}: {problem}: pods of runs keep to the restricted Pod Security profile")
@@ -75,7 +75,7 @@ def _override(pod: Manifest, template: dict[str, Any], path: str) -> Manifest:
     return pod | {"metadata": metadata, "spec": theirs.get("spec", {}) | fixed}
 
 
-def _lawful(container: Manifest, default_image: str, settings: RenderSettings, path: str) -> Manifest:
-    """Restricted Pod Security and a /tmp, where the container does not say otherwise; the main image if it has none."""
+def _secured(container: Manifest, default_image: str, settings: RenderSettings, path: str) -> Manifest:
+    """Restricted Pod Security and a /tmp, unless the container sets them; the main image if it has none."""
     defaults = {"image": default_image, "imagePullPolicy": settings.image_pull_policy, **EVERY_CONTAINER}
     return merge(defaults, container, f"{path}.{container['name']}")

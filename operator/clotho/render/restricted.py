@@ -1,4 +1,4 @@
-"""Pod Security's `restricted` profile for our own pods, whatever the namespace's label says.
+"""Pod Security's `restricted` profile for our own pods, whatever the namespace enforces.
 
 Checked on the pod as it will be created, so that no way of writing a template gets around it.
 """

@@ -81,7 +81,7 @@ def trial_pod(test: InferenceTest, subject: Subject, index: int, settings: Rende
         "env": _key(model, spec.secret_name),
         **variables_of(subject.secret_name),
         "resources": resources("100m", "256Mi", {"memory": "4Gi"}),
-        "terminationMessagePolicy": "FallbackToLogsOnError",  # an image without our kit has no last words of its own
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # another image writes no termination message
         "volumeMounts": [mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code],
     }
     pod_spec = {
@@ -101,7 +101,7 @@ def _json(value: Any) -> str:
 
 
 def _key(model: TestedModel, default_secret: str) -> list[Manifest]:
-    """Only by reference: the key stands in no manifest, file or command."""
+    """Only by reference: the key is in no manifest, file or command."""
     secret = model.secret_name or default_secret
     if not secret:
         return []

@@ -281,7 +281,7 @@ def test_a_pod_that_never_runs_or_vanishes_does_not_hold_the_others_up() -> None
     assert "0/3 nodes" in world.model(1)["error"]
 
 
-def test_a_pod_without_last_words_is_explained() -> None:
+def test_a_pod_without_a_termination_message_is_explained() -> None:
     world = World(environment(), models=[{"name": "m"}])
     world.settle()
     ended = {"exitCode": 137, "reason": "OOMKilled"}

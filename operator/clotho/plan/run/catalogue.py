@@ -53,7 +53,7 @@ def look_up(run: TrainingRun, catalogue: Catalogue) -> Lookup:
 
 
 def resolve(asked: EnvironmentSpec, entry: Environment) -> ResolvedEnvironment:
-    """What the run says wins. The group size is written out: the trainer must know it, wherever it comes from."""
+    """The run's own settings override the Environment's. The group size is written out for the trainer."""
     defaults = {
         field.name: field.default
         for field in entry.status.fields

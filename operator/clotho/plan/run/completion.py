@@ -8,7 +8,7 @@ def is_complete(situation: Situation) -> bool:
     progress = situation.progress
     if progress is not None and progress.state == "finished" and progress.step >= wanted:
         return True
-    words = situation.last_words
+    words = situation.termination
     return words is not None and words.reason == "Finished" and (words.step or 0) >= wanted
 
 

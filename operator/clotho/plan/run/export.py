@@ -22,7 +22,7 @@ from clotho_contract.exports import ExportOutcome
 
 
 class Exporting(Struct, frozen=True, kw_only=True):
-    """What the export policy wants; `status` and `component` are None as long as nothing is asked for."""
+    """What the export policy decided; `status` and `component` are None as long as nothing is asked for."""
 
     status: ExportStatus | None = None
     component: RunComponent | None = None
@@ -86,7 +86,7 @@ def _meanwhile(situation: Situation, status: ExportStatus, component: RunCompone
 
 def _after(situation: Situation, status: ExportStatus, component: RunComponent, pod: Pod) -> Exporting:
     """Finished, to be tried again, or given up; a failed pod goes once its retry is stored and due."""
-    words = pod.last_words
+    words = pod.termination
     if words is not None and words.reason == "Finished" and words.export is not None:
         return _finished(situation, status, component, words.export)
     if retry := component.retry_of(pod):

@@ -39,7 +39,7 @@ def run_progress(situation: Situation) -> RunProgress | None:
 
 
 def _step(situation: Situation) -> int:
-    before, report, words = situation.run.status.progress, situation.progress, situation.last_words
+    before, report, words = situation.run.status.progress, situation.progress, situation.termination
     if report is not None and situation.has_read_checkpoint:
         return max(report.step, (words.step or 0) if words else 0)
     return max(before.step if before else 0, (words.step or 0) if words else 0)

@@ -37,18 +37,18 @@ class Situation(Struct, frozen=True, kw_only=True):
         return self.components.trainer.pods[0] if self.components.trainer.pods else None
 
     @property
-    def last_words(self) -> Termination | None:
+    def termination(self) -> Termination | None:
         if self.ignores_reports:
             return None
-        return self.trainer_pod.last_words if self.trainer_pod else None
+        return self.trainer_pod.termination if self.trainer_pod else None
 
     @property
     def progress(self) -> Progress | None:
         """The present trainer's termination message, else its last answer; reports of earlier trainers do not count."""
         if self.ignores_reports:
             return None
-        if self.last_words is not None and self.last_words.progress is not None:
-            return self.last_words.progress
+        if self.termination is not None and self.termination.progress is not None:
+            return self.termination.progress
         probe, pod = self.observed.probes.trainer, self.trainer_pod
         return probe.answer if probe is not None and pod is not None and probe.pod_uid == pod.uid else None
 

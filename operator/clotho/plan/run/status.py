@@ -176,7 +176,7 @@ def write_time(situation: Situation, new: TrainingRunStatus) -> datetime | None:
     if _without_numbers(new) == _without_numbers(old):
         if _numbers(new) == _numbers(old):
             return None
-        if situation.last_words is not None:  # the pod that says it may be gone in a moment
+        if situation.termination is not None:  # the pod that says it may be gone in a moment
             return situation.now
         return later(old.written_at or situation.now, settings.progress_interval_seconds)
     if _can_wait(old, new):

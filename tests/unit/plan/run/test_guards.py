@@ -184,6 +184,15 @@ def test_restarts_for_a_dependency_in_a_row_are_counted_until_a_pod_lasts() -> N
     assert world.now_status.components.trainer.dependency_failures == 1
 
 
+def test_damaged_checkpoints_fail_the_run_with_the_trainers_words() -> None:
+    world = running_world()
+    message = "none of 3 checkpoints can be read; set training.checkpoint.onDamage to StartOver"
+    world.end_pod(world.named("trainer"), 1, reason="CheckpointsDamaged", message=message)
+    world.settle()
+    assert world.phase == "Failed"
+    assert world.now_status.message == f"The trainer failed (CheckpointsDamaged): {message}."
+
+
 def test_status_shows_the_step_that_the_trainer_has() -> None:
     world = running_world()
     world.make_progress(90, checkpoint=CheckpointInfo(step=80, path="/c/80"))
