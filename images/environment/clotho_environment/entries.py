@@ -36,9 +36,9 @@ class AtroposEntry:
 
 
 def find_entry(entry: str) -> NativeEntry | AtroposEntry:
-    scheme, _, rest = entry.partition(":")
     if not entry:
         raise EntryError(f"the environment has no entry; use {FORMS}")
+    scheme, _, rest = entry.partition(":")
     match scheme:
         case "letters" if not rest:
             from clotho_environment.builtin.letters import Letters
@@ -47,19 +47,33 @@ def find_entry(entry: str) -> NativeEntry | AtroposEntry:
         case "atropos":
             return AtroposEntry(_existing(Path(rest)))
         case "reasoning-gym":
-            from clotho_environment.builtin.reasoning_gym import ReasoningGym
-
-            return NativeEntry(ReasoningGym, {"task": rest})
+            return _reasoning_gym(rest)
         case "verifiers":
-            from clotho_environment.builtin.verifiers import Verifiers
-
-            return NativeEntry(Verifiers, {"taskset": rest})
+            return _verifiers(rest)
     if scheme.endswith(".py"):
         path = _existing(Path(scheme))
         return NativeEntry(_complete(_class_in(_load_file(path), rest, str(path))))
     if rest:
         return NativeEntry(_complete(_class_in(_load_module(scheme), rest, scheme)))
     raise EntryError(f"{entry!r} is no entry; use {FORMS}")
+
+
+def _reasoning_gym(task: str) -> NativeEntry:
+    try:
+        from clotho_environment.builtin.reasoning_gym import ReasoningGym, task_problem
+    except ImportError as error:
+        raise EntryError(str(error)) from error
+    if problem := task_problem(task):
+        raise EntryError(problem)
+    return NativeEntry(ReasoningGym, {"task": task})
+
+
+def _verifiers(taskset: str) -> NativeEntry:
+    try:
+        from clotho_environment.builtin.verifiers import Verifiers
+    except ImportError as error:
+        raise EntryError(str(error)) from error
+    return NativeEntry(Verifiers, {"taskset": taskset})
 
 
 def _existing(path: Path) -> Path:

@@ -102,6 +102,17 @@ async def test_a_hostile_file_is_only_a_sentence(tmp_path, name):
     assert "Traceback" not in running.log
 
 
+async def test_a_misspelt_reasoning_gym_task_is_found_and_the_nearest_offered(tmp_path):
+    pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
+    arguments = ["--serve", "--entry", "reasoning-gym:leter_counting", "--port", str(free_port())]
+    async with command(tmp_path, "describe", *arguments) as running:
+        assert await running.wait() == 1
+    assert running.last_words["reason"] == "InvalidConfig"
+    assert running.last_words["message"].startswith(
+        "reasoning-gym has no task 'leter_counting'; did you mean letter_counting"
+    )
+
+
 async def test_stopped_while_importing(tmp_path):
     (tmp_path / "slow.py").write_text(f"open({str(tmp_path / 'started')!r}, 'w').close()\nimport time; time.sleep(1e9)")
     entry = str(tmp_path / "slow.py")
