@@ -1,4 +1,4 @@
-"""A complete environment to copy: add two numbers, say the answer after `=`.
+"""A complete environment to copy: add two numbers, write the answer after `=`.
 
 Try it without a cluster, against any OpenAI-compatible server:
 

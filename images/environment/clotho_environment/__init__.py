@@ -1,4 +1,4 @@
-"""Write environments for Clotho: say what the tasks are and how attempts are scored; the kit does the rest."""
+"""The kit for environments: you define tasks, rollouts and scores; the runner does the rest."""
 
 from clotho_environment.sdk.completion import Completion, Message
 from clotho_environment.sdk.conversation import Conversation

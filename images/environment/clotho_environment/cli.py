@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         ending = Termination(reason="Stopped", message="interrupted")
     except Exception as error:
-        log.exception("the environment kit failed")
+        log.exception("internal error in the environment runner")
         ending = Termination(reason="InternalError", message=f"{type(error).__name__}: {error}")
     _leave(structs.replace(ending, message=logs.without(secrets.values, ending.message)))
 
@@ -93,13 +93,15 @@ def _parser() -> argparse.ArgumentParser:
     process.add_argument("--groups", type=_positive, default=3, help="how many (default %(default)s)")
     process.add_argument("--deadline", type=float, default=600, metavar="SECONDS", help="default %(default)s")
     process.add_argument("--output", type=Path, help="a file, overwritten; standard output when absent")
-    process.add_argument("--tokens", action="store_true", help="insist on token ids and log-probabilities")
+    process.add_argument("--tokens", action="store_true", help="require token ids and log-probabilities")
     process.add_argument(
-        "--results", action="store_true", help="count what was right and say so in the termination message"
+        "--results",
+        action="store_true",
+        help="count correct completions and put the counts into the termination message",
     )
     process.set_defaults(run=_process)
 
-    wait = commands.add_parser("wait", help="return when the run's API server, trainer and inference are there")
+    wait = commands.add_parser("wait", help="return when the run's API server, trainer and inference are ready")
     wait.add_argument("--config", type=Path, help=f"the run's config file (default ${CONFIG_VARIABLE})")
     wait.add_argument(
         "--tokenizer", type=Path, help=f"where to put it (default ${TOKENIZER_VARIABLE} or {TOKENIZER_PATH})"
@@ -166,7 +168,10 @@ def _process(options: argparse.Namespace, secrets: Secrets) -> Termination:
             return _make_groups(options, place, target, output.write)
         tally = Tally(output.write, target.key)
         logging.getLogger().addHandler(tally)
-        late = Termination(reason="EnvironmentFailed", message=f"the environment blocks; {options.deadline:g} s are up")
+        late = Termination(
+            reason="EnvironmentFailed",
+            message=f"the environment blocks the event loop; the deadline of {options.deadline:g} s passed",
+        )
         give_up_after(options.deadline + LENIENCE_SECONDS, lambda: _leave(tally.add_to(late)))
         try:
             return tally.add_to(_make_groups(options, place, target, tally.write))

@@ -1,4 +1,4 @@
-"""Finds the environment that an entry names: a built-in, a class in a module or file, or a foreign one by adapter."""
+"""Finds the environment of an entry: a built-in one, a class in a module or file, or one of another library."""
 
 import importlib
 import importlib.util
@@ -17,7 +17,7 @@ FORMS = (
 
 
 class EntryError(Exception):
-    """The entry names nothing that can run; the message says what was looked for and what there is."""
+    """The entry names no environment; the message has what was tried and what exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def find_entry(entry: str) -> NativeEntry | AtroposEntry:
         return NativeEntry(_complete(_class_in(_load_file(path), rest, str(path))))
     if rest:
         return NativeEntry(_complete(_class_in(_load_module(scheme), rest, scheme)))
-    raise EntryError(f"{entry!r} is no entry; use {FORMS}")
+    raise EntryError(f"{entry!r} is not an entry; use {FORMS}")
 
 
 def _reasoning_gym(task: str) -> NativeEntry:
@@ -129,5 +129,5 @@ def _class_in(module: ModuleType, name: str, where: str) -> type[AnyEnvironment]
 def _complete(kind: type[AnyEnvironment]) -> type[AnyEnvironment]:
     missing = [name for name in ("items", "rollout") if getattr(kind, name) is getattr(Environment, name)]
     if missing:
-        raise EntryError(f"{kind.__name__} is not finished: it has no {' and no '.join(f'{m}()' for m in missing)}")
+        raise EntryError(f"{kind.__name__} is incomplete: it has no {' and no '.join(f'{m}()' for m in missing)}")
     return kind

@@ -46,7 +46,7 @@ class Command:
 async def command(
     folder: Path, *arguments: str, variables: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> AsyncIterator[Command]:
-    """Output goes to `.output`, everything said on standard error to the log; gone when the block ends."""
+    """Output goes to `.output`, standard error to the log; gone when the block ends."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("CLOTHO_", "OPENAI_"))}
     own = {
         "PYTHONPATH": os.pathsep.join(map(str, [*SOURCES, ENVIRONMENTS])),

@@ -97,7 +97,7 @@ async def test_a_stop_reaches_the_child(tmp_path, run, variables):
     assert running.last_words["reason"] == "Stopped"
     assert not child.exists()
     assert api_server.farewells == [1]
-    assert TOKEN.encode() not in environment, "code from strangers does not see the run's token"
+    assert TOKEN.encode() not in environment, "untrusted code does not get the run's token"
 
 
 async def test_rollouts_that_always_fail_end_it(tmp_path, run, variables):
@@ -230,6 +230,16 @@ async def test_what_cannot_say_its_settings_is_described_by_its_kind_of_config(t
         assert await running.wait() == 0, running.log
     fields = {field["name"]: field for field in json.loads(running.output)["fields"]}
     assert fields["letters"]["default"] == "abcdefgh"
+    assert fields["group_size"]["default"] == 4
+
+
+async def test_a_config_that_cannot_be_made_is_described_by_its_class(tmp_path, variables):
+    text = LETTERS.read_text().replace("class LettersConfig", "@dataclasses.dataclass\nclass LettersConfig")
+    (tmp_path / "odd.py").write_text("import dataclasses\n" + text)
+    async with command(tmp_path, "describe", "--entry", f"atropos:{tmp_path}/odd.py", variables=variables) as running:
+        assert await running.wait() == 0, running.log
+    fields = {field["name"]: field for field in json.loads(running.output)["fields"]}
+    assert fields["letters"]["description"] == "Each letter is a task."
     assert fields["group_size"]["default"] == 4
 
 

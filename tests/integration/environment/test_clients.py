@@ -158,7 +158,7 @@ class TestApiServer:
         with pytest.raises(ApiServerRefusedError, match="group_size: 3 does not divide 8"):
             await client.register()
 
-    async def test_goodbye_to_an_absent_server_does_not_hang(self, client, api_server):
+    async def test_deregistering_from_an_absent_server_does_not_hang(self, client, api_server):
         await client.register()
         await api_server.stop()
         await client.disconnect()

@@ -167,7 +167,7 @@ async def test_a_registered_child_that_falls_silent_is_unhealthy(gateway, child)
     await register(child, gateway)
     assert gateway.unhealthy() is None
     gateway._last_activity -= 1000
-    assert gateway.unhealthy() == "the environment has said nothing for 1000 s"
+    assert gateway.unhealthy() == "no request from the environment for 1000 s"
 
 
 DEEP = b"[" * 100_000

@@ -65,7 +65,7 @@ def learn(run: Run) -> list[float]:
 
 
 def groups_with_a_version(run: Run) -> float:
-    """How many delivered groups said which policy made them: only those have a staleness to observe."""
+    """How many delivered groups have a policy version: only those have a staleness to observe."""
     with urllib.request.urlopen(f"{run.config.endpoints.api_server}/metrics", timeout=10) as answer:  # noqa: S310 - loopback
         families = list(text_string_to_metric_families(answer.read().decode()))
     samples = [sample for family in families for sample in family.samples]
@@ -109,7 +109,7 @@ def test_an_unchanged_atropos_environment(model: Path, tmp_path: Path) -> None:
         groups = groups_with_a_version(run)
     assert mean(rewards[:5]) < 0.2
     assert mean(rewards[-5:]) > 0.8
-    assert groups >= len(rewards) * run.config.training.batch_size / 16, "every group says which policy made it"
+    assert groups >= len(rewards) * run.config.training.batch_size / 16, "every group has a policy version"
 
 
 def test_a_reasoning_gym_task(model: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from aiohttp import web
 from integration.environment.commands import ENVIRONMENTS, SOURCES, command
 from integration.environment.stand_ins import InferenceStandIn, started
 
-KEY = "sk-a-key-of-somebody"
+KEY = "sk-a-key-for-tests"
 
 
 class PublicServer(InferenceStandIn):

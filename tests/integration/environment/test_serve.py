@@ -92,7 +92,7 @@ async def test_waits_for_the_trainer_to_register(tmp_path, api_server, inference
             assert (response.status, await response.text()) == (503, "waiting for the API server and the trainer\n")
         async with session.get(f"http://127.0.0.1:{port}/healthz") as response:
             assert response.status == 200
-        api_server.groups_a_step = 10**6  # goes on until it is told to stop
+        api_server.groups_a_step = 10**6  # runs until it is stopped
         api_server.trainer_is_registered = True
         await api_server.groups_reach(2)
         async with session.get(f"http://127.0.0.1:{port}/readyz") as response:
@@ -100,7 +100,7 @@ async def test_waits_for_the_trainer_to_register(tmp_path, api_server, inference
         async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
             assert 'clotho_environment_rollouts_total{outcome="sent"}' in await response.text()
         running.terminate()
-        assert await ending(running) == (0, "Stopped", "stopped as asked")
+        assert await ending(running) == (0, "Stopped", "stopped")
     assert api_server.farewells == [1]
 
 
@@ -136,10 +136,10 @@ async def test_a_refused_token_ends_at_once(tmp_path, api_server, inference, ref
 async def test_broken_environments_fail_with_a_clear_reason(tmp_path, api_server, inference, name, config, message):
     entry = f"{ENVIRONMENTS / 'broken.py'}:{name}"
     async with serve(tmp_path, api_server, inference, entry, group_size=4, **QUICK, **config) as running:
-        code, reason, said = await ending(running)
+        code, reason, text = await ending(running)
     assert (code, reason) == (1, "EnvironmentFailed"), running.log
-    assert message in said
-    assert "broken.py" in said or name in ("Hangs", "Garbage")
+    assert message in text
+    assert "broken.py" in text or name in ("Hangs", "Garbage")
     assert api_server.groups == []
     if name == "Raises":
         assert running.log.count("Traceback") == 1, "the first traceback is shown, and only the first"
@@ -169,9 +169,9 @@ async def test_what_cannot_work_is_refused_before_anything_starts(
     tmp_path, api_server, inference, entry, config, message
 ):
     async with serve(tmp_path, api_server, inference, entry, **config) as running:
-        code, reason, said = await ending(running)
+        code, reason, text = await ending(running)
     assert (code, reason) == (1, "InvalidConfig")
-    assert message in said
+    assert message in text
     assert "Traceback" not in running.log
     assert api_server.requests == []
 
@@ -191,9 +191,9 @@ async def test_a_locked_field_concerns_only_environments_that_have_it(tmp_path, 
 
 async def test_a_missing_config_file_is_said(tmp_path):
     async with command(tmp_path, "serve", variables={"CLOTHO_CONFIG": str(tmp_path / "absent.yaml")}) as running:
-        code, reason, said = await ending(running)
+        code, reason, text = await ending(running)
     assert (code, reason) == (1, "InvalidConfig")
-    assert "absent.yaml" in said
+    assert "absent.yaml" in text
 
 
 async def test_raised_steps_are_noticed(tmp_path, api_server, inference):

@@ -1,4 +1,4 @@
-"""What an Atropos environment is told, what is heard from it, and how its groups get their policy version."""
+"""The config of an Atropos environment, its output, and the policy versions of its groups."""
 
 import logging
 from pathlib import Path
@@ -8,7 +8,7 @@ import yaml
 
 from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity
 from clotho_contract.settings import Model, Training
-from clotho_environment.atropos.child import Chatter
+from clotho_environment.atropos.child import ChildOutput
 from clotho_environment.atropos.config import INFRASTRUCTURE, render_process, render_serve, to_yaml
 from clotho_environment.atropos.versions import VersionMemory
 
@@ -104,16 +104,16 @@ class TestVersionMemory:
         assert [memory.oldest([[token]]) for token in (1, 2, 3)] == [None, 2, 3]
 
 
-class TestChatter:
-    def hear(self, *lines):
-        chatter = Chatter()
+class TestChildOutput:
+    def read(self, *lines):
+        output = ChildOutput()
         for line in lines:
-            chatter.hear(line + "\n")
-        return chatter
+            output.add(line + "\n")
+        return output
 
     def test_noise_is_dropped(self, caplog):
         with caplog.at_level(logging.DEBUG):
-            self.hear(
+            self.read(
                 "INFO:base:env_manager: Status dict: {'current_step': 3}",
                 "INFO:base:max_num_workers: 8, queue size: 3",
                 "APIServerConfig(",
@@ -125,17 +125,17 @@ class TestChatter:
 
     def test_repetitions_are_counted(self, caplog):
         with caplog.at_level(logging.DEBUG):
-            self.hear(*(f"WARNING: worker {i} timed out" for i in range(9)))
+            self.read(*(f"WARNING: worker {i} timed out" for i in range(9)))
         assert [getattr(record, "repeated", 1) for record in caplog.records] == [1, 2, 4, 8]
         assert {record.levelname for record in caplog.records} == {"WARNING"}
 
     def test_failed_rollouts_are_noticed(self):
-        chatter = self.hear("ERROR:root:Error in collect_trajectories: 'answer'", "all is well")
-        assert chatter.failures == 1
-        assert "'answer'" in chatter.last_failure
+        output = self.read("ERROR:root:Error in collect_trajectories: 'answer'", "all is well")
+        assert output.failures == 1
+        assert "'answer'" in output.last_failure
 
     def test_the_last_words_survive(self):
         assert (
-            self.hear("Traceback (most recent call last):", "ValueError: no data").last_words() == "ValueError: no data"
+            self.read("Traceback (most recent call last):", "ValueError: no data").last_line() == "ValueError: no data"
         )
-        assert self.hear().last_words() == "it said nothing"
+        assert self.read().last_line() == "no output"

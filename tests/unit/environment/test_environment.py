@@ -174,7 +174,7 @@ class TestEntries:
         ("entry", "complaint"),
         [
             ("", "the environment has no entry; use letters, module:Class"),
-            ("gsm8k", "'gsm8k' is no entry; use letters"),
+            ("gsm8k", "'gsm8k' is not an entry; use letters"),
             ("no_such_module:Thing", "module no_such_module cannot be imported: ModuleNotFoundError"),
             (
                 "clotho_environment.builtin.letters:Nope",
@@ -196,7 +196,7 @@ class TestEntries:
             ("x = 1", "has no subclass of clotho_environment.Environment"),
             (
                 "from clotho_environment import Config, Environment\nclass Half(Environment[Config, int]): pass",
-                "Half is not finished: it has no items() and no rollout()",
+                "Half is incomplete: it has no items() and no rollout()",
             ),
             (
                 "from clotho_environment import Config, Environment\n"

@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "environments" / "sums.py"
 
 
 class Calculator:
-    """A policy that can add, unless it is told to guess."""
+    """A policy that can add, unless it is made to guess."""
 
     def __init__(self, guess: str = "") -> None:
         self.guess = guess

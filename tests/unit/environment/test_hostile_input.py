@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clotho_environment.atropos.child import LINE_LIMIT, Chatter
+from clotho_environment.atropos.child import LINE_LIMIT, ChildOutput
 from clotho_environment.atropos.scored import Scored
 from clotho_environment.atropos.versions import VersionMemory
 from clotho_environment.commands.trial import Tally
@@ -52,10 +52,10 @@ def test_a_group_that_the_gateway_cannot_read(body):
 
 
 def test_a_long_line_of_a_child_is_cut(caplog):
-    chatter = Chatter()
+    output = ChildOutput()
     with caplog.at_level(logging.INFO):
-        chatter.hear("ERROR " + "x" * LINE_LIMIT)
-    assert len(chatter.last_words()) <= 4096
+        output.add("ERROR " + "x" * LINE_LIMIT)
+    assert len(output.last_line()) <= 4096
     assert max(len(record.getMessage()) for record in caplog.records) <= 4096
 
 

@@ -1,4 +1,4 @@
-"""Conversations of other libraries' agents: kept until somebody takes them, but not for ever."""
+"""Conversations of other libraries' agents: kept until they are taken, but not for ever."""
 
 from typing import Any
 

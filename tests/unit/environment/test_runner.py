@@ -87,7 +87,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr("clotho_environment.rollouts.failures.FIRST_PAUSE_SECONDS", 0.0)
 
 
-async def test_works_until_the_last_step_and_says_goodbye():
+async def test_runs_until_the_last_step_and_deregisters():
     server = MemoryServer()
     runner, telemetry = runner_for(good, server)
     ending = await run(runner)

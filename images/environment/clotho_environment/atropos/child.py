@@ -1,4 +1,4 @@
-"""An Atropos environment as a child process: its own session, its chatter made readable, no secrets in its world."""
+"""An Atropos environment as a child process: a session of its own, a readable log, no secrets."""
 
 import asyncio
 import contextlib
@@ -30,8 +30,8 @@ _FAILURE: Final = re.compile(
 _NUMBERS: Final = re.compile(r"\d+")
 
 
-class Chatter:
-    """Sorts the child's lines: noise is dropped, repetitions are counted, the last lines are kept for the obituary."""
+class ChildOutput:
+    """Filters the child's output: noise is dropped, repetitions are counted, the last lines are kept."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()
@@ -39,7 +39,7 @@ class Chatter:
         self.failures = 0
         self.last_failure = ""
 
-    def hear(self, line: str) -> None:
+    def add(self, line: str) -> None:
         line = line[:LONGEST_LINE].rstrip()
         if not line or _NOISE.search(line):
             return
@@ -56,23 +56,23 @@ class Chatter:
             number = logging.getLevelNamesMapping()[level[1]] if level else logging.INFO
             log.log(number, "%s", line, extra={"repeated": count} if count > 1 else {})
 
-    def last_words(self) -> str:
-        return self.tail[-1] if self.tail else "it said nothing"
+    def last_line(self) -> str:
+        return self.tail[-1] if self.tail else "no output"
 
 
 class Child:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.chatter = Chatter()
-        self._listening = asyncio.create_task(_listen(process, self.chatter), name="chatter")
+        self.output = ChildOutput()
+        self._reading = asyncio.create_task(_read_lines(process, self.output), name="child output")
 
     async def wait(self) -> int:
         return await self._process.wait()
 
     async def drain(self) -> None:
-        """Hear the last words too; a helper that outlives the child must not keep us listening."""
+        """Read what is left; a helper that outlives the child must not keep the pipe open for ever."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._listening, 5)
+            await asyncio.wait_for(self._reading, 5)
 
     async def stop(self, grace_seconds: float) -> None:
         """The whole session: environments start helpers of their own."""
@@ -108,7 +108,7 @@ async def child_process(
         await child.drain()
 
 
-async def _listen(process: asyncio.subprocess.Process, chatter: Chatter) -> None:
+async def _read_lines(process: asyncio.subprocess.Process, output: ChildOutput) -> None:
     assert process.stdout is not None  # noqa: S101 - asked for above
     async for line in lines_of(process.stdout):
-        chatter.hear(line)
+        output.add(line)

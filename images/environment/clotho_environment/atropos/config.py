@@ -20,13 +20,13 @@ INFRASTRUCTURE: Final = frozenset(
         "wandb_name",
     }
 )
-"""Fields that the run decides; what a person writes there has no effect."""
+"""Fields that the run sets; values in the environment's config have no effect there."""
 
 
 def render_serve(
     run: RunConfig, place: EnvironmentConfig, *, api_server: str, inference: str, tokenizer: Path
 ) -> dict[str, Any]:
-    """The person's own fields, then those that belong to the run."""
+    """The fields of the environment's config, then those that the run sets."""
     infrastructure = {
         "rollout_server_url": api_server,
         "tokenizer_name": str(tokenizer),
@@ -74,7 +74,7 @@ def _servers(base_url: str, model: str, server_type: str, tokenizer: Path | None
         "api_key": "kept-by-the-gateway",
         "timeout": SERVER_TIMEOUT_SECONDS,
         "num_requests_for_eval": 256,
-        "health_check": False,  # the gateway holds requests while the server is away
+        "health_check": False,  # the gateway holds requests while the server is down
     }
     if tokenizer:
         server["tokenizer_name"] = str(tokenizer)

@@ -1,4 +1,4 @@
-"""Between an Atropos environment and the run, on loopback: adds the token, rides out outages, stamps versions."""
+"""A proxy on loopback for an Atropos environment: adds the token, waits out outages, stamps policy versions."""
 
 import asyncio
 import hashlib
@@ -41,7 +41,7 @@ _PASSED_ON: Final = ("Content-Type", POLICY_VERSION_HEADER)
 
 
 class Gateway:
-    """Give the child `api_server` and `inference` as its addresses."""
+    """The child uses `api_server` and `inference` as its addresses."""
 
     def __init__(
         self, session: aiohttp.ClientSession, telemetry: Telemetry, *, inference: str, api_server: str
@@ -52,7 +52,7 @@ class Gateway:
         self._versions = VersionMemory()
         self._registration: bytes | None = None
         self._env_id: int | None = None
-        self._away: set[str] = set()
+        self._down: set[str] = set()
         self._given_up: dict[bytes, Mapping[str, str]] = {}
         self._last_activity = time.monotonic()
         self.address = ""
@@ -73,7 +73,7 @@ class Gateway:
         """A registered environment asks for the status ten times a second; requests that we hold back count too."""
         silence = time.monotonic() - self._last_activity
         is_silent = self._env_id is not None and silence > SILENCE_SECONDS
-        return f"the environment has said nothing for {silence:.0f} s" if is_silent else None
+        return f"no request from the environment for {silence:.0f} s" if is_silent else None
 
     @property
     def is_registered(self) -> bool:
@@ -138,7 +138,7 @@ class Gateway:
     async def _call_registered(
         self, method: str, path: str, body: Callable[[], bytes], headers: Mapping[str, str] = _NO_HEADERS
     ) -> "_Answer":
-        """The child keeps the id of its first registration; the server may know us by a newer one."""
+        """The child keeps the id of its first registration; the server may have a newer one."""
         while True:
             answer = await self._call("api", method, path, body(), headers)
             if answer.status != 404 or self._registration is None:
@@ -146,7 +146,7 @@ class Gateway:
             await self._register_again()
 
     async def _register_again(self) -> None:
-        log.warning("the API server does not know this environment any more; registering again")
+        log.warning("the API server has no registration of this environment; registering again")
 
         async def register() -> int:
             answer = await self._call("api", "POST", "/register-env", self._registration or b"{}")
@@ -168,7 +168,7 @@ class Gateway:
                 self._count_refusal(answer)
             return answer.respond()
         with self._key(body) as key:
-            answer = await self._hand_in(path, groups, key)
+            answer = await self._submit(path, groups, key)
         if answer.status >= 400:
             self._count_refusal(answer)
             return answer.respond()
@@ -195,7 +195,7 @@ class Gateway:
             self._given_up[digest] = key
             raise
 
-    async def _hand_in(self, path: str, groups: list[Scored], key: Mapping[str, str]) -> "_Answer":
+    async def _submit(self, path: str, groups: list[Scored], key: Mapping[str, str]) -> "_Answer":
         def stamped() -> bytes:
             fields = [group.stamped(self._env_id) for group in groups]
             return msgspec.json.encode(fields if path.endswith("_list") else fields[0])
@@ -206,13 +206,13 @@ class Gateway:
     async def _generate(self, request: web.Request) -> web.Response:
         answer = await self._call("inference", "POST", "/generate", await request.read())
         if answer.status == 200:
-            self._learn_versions(answer)
+            self._remember_versions(answer)
         return answer.respond()
 
-    def _learn_versions(self, answer: "_Answer") -> None:
-        said = answer.headers.get(POLICY_VERSION_HEADER, "")
+    def _remember_versions(self, answer: "_Answer") -> None:
+        version = answer.headers.get(POLICY_VERSION_HEADER, "")
         try:
-            completions = read_generate(answer.body, (), int(said) if said.isdecimal() else None)
+            completions = read_generate(answer.body, (), int(version) if version.isdecimal() else None)
         except AnswerError as error:
             log.warning("%s", error)
             return
@@ -227,7 +227,7 @@ class Gateway:
     async def _call(
         self, side: str, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = _NO_HEADERS
     ) -> "_Answer":
-        """Wait for as long as the other side is away or full: Atropos would end, or lose the group."""
+        """Wait for as long as the other side is down or full: Atropos would end, or lose the group."""
 
         async def call() -> _Answer:
             self._last_activity = time.monotonic()
@@ -240,11 +240,11 @@ class Gateway:
         answer = await retrying(
             call,
             on=(TransientError, aiohttp.ClientError, TimeoutError),
-            before_wait=lambda error, _: self._mark_away(side, reason_of(error)),
+            before_wait=lambda error, _: self._mark_down(side, reason_of(error)),
         )
         if answer.status in (401, 403):
             self.refusal = f"{self._upstreams[side]} refuses our token ({answer.status})"
-        self._away.discard(side)
+        self._down.discard(side)
         return answer
 
     async def _send(
@@ -255,10 +255,14 @@ class Gateway:
         async with self._session.request(method, url, data=body or None, headers=sent) as response:
             return _Answer(response.status, response.headers, await read_answer(response))
 
-    def _mark_away(self, side: str, problem: str) -> None:
-        if side not in self._away:
-            log.info("%s makes the environment wait: %s", "the API server" if side == "api" else "inference", problem)
-        self._away.add(side)
+    def _mark_down(self, side: str, problem: str) -> None:
+        if side not in self._down:
+            log.info(
+                "%s is not available, the environment waits: %s",
+                "the API server" if side == "api" else "inference",
+                problem,
+            )
+        self._down.add(side)
 
 
 def _listed(body: bytes) -> list[Raw]:

@@ -27,7 +27,7 @@ LENGTHS = {"minItems": "minLength", "maxItems": "maxLength"}
 
 
 def field_schema(field: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Of pydantic's JSON Schema for one field, what a person wants to know: type, default, limits, choices."""
+    """Of pydantic's JSON Schema for one field, what the catalogue shows: type, default, limits, choices."""
     options = [_resolved(option, definitions) for option in field.get("anyOf", field.get("allOf", [field]))]
     found: dict[str, Any] = {"type": " | ".join(dict.fromkeys(str(each.get("type", "any")) for each in options))}
     for part in (*options, field):
@@ -63,7 +63,7 @@ def load(path: str) -> ModuleType:
 
 
 def schemas(kind: Any) -> dict[str, dict[str, Any]]:
-    """By field; some types of strangers have no JSON Schema, then their Python names must do."""
+    """By field; a config with types that have no JSON Schema is described by the names of its Python types."""
     try:
         schema = kind.model_json_schema()
     except Exception:
@@ -76,11 +76,13 @@ def schemas(kind: Any) -> dict[str, dict[str, Any]]:
 
 
 def defaults(kind: Any) -> Any:
-    """What the environment starts with; where it cannot say (no key, no dataset), what its kind of config has."""
-    try:
-        return kind.config_init()[0]
-    except Exception:
-        return kind.env_config_cls()
+    """The config that the environment starts with; its class's where `config_init` fails; else None."""
+    for make in (lambda: kind.config_init()[0], kind.env_config_cls):
+        try:
+            return make()
+        except Exception:  # noqa: S112 - whatever the environment's code raises
+            continue
+    return None
 
 
 def describe(path: str) -> dict[str, object]:
@@ -96,14 +98,14 @@ def describe(path: str) -> dict[str, object]:
     started = re.findall(r"(\w+)\.cli\(", Path(path).read_text())
     kind = next((each for each in classes if each.__name__ in started), classes[-1])
     config = defaults(kind)
+    fields = schemas(kind.env_config_cls if config is None else type(config))
+    if config is not None:
+        fields = {name: {**schema, "default": plain(getattr(config, name, None))} for name, schema in fields.items()}
     return {
         "name": kind.name or kind.__name__.lower(),
         "className": kind.__name__,
         "description": (kind.__doc__ or "").strip().partition("\n")[0],
-        "fields": [
-            {**schema, "name": name, "default": plain(getattr(config, name, None))}
-            for name, schema in schemas(type(config)).items()
-        ],
+        "fields": [{**schema, "name": name} for name, schema in fields.items()],
     }
 
 

@@ -14,7 +14,7 @@ from clotho_environment.sdk.group import Group
 from clotho_environment.sdk.sampling import SamplingClient
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", SyntaxWarning)  # of a dependency, on its first import
+    warnings.simplefilter("ignore", SyntaxWarning)  # from a dependency, on its first import
     try:
         import reasoning_gym  # type: ignore[import-untyped]
         from reasoning_gym.factory import DATASETS  # type: ignore[import-untyped]
@@ -39,7 +39,7 @@ def task_problem(task: str) -> str | None:
 class ReasoningGymConfig(Config):
     task: str = Field(description="Name of the task, such as leg_counting.")
     task_config: dict[str, Any] = Field(default_factory=dict, description="The task's own settings (difficulty, ...).")
-    system_prompt: str = Field(SYSTEM_PROMPTS["default"], description="Said first; empty for none.")
+    system_prompt: str = Field(SYSTEM_PROMPTS["default"], description="The first message; empty for none.")
     whole_text_is_answer: bool = Field(
         False, description="Score the whole reply instead of what stands between <answer> and </answer>."
     )
@@ -54,7 +54,7 @@ class ReasoningGymConfig(Config):
 
 
 class ReasoningGym(Environment[ReasoningGymConfig, dict[str, Any]]):
-    """A task of reasoning-gym; the score is what its verifier says of the answer."""
+    """A task of reasoning-gym; its own verifier scores the answer."""
 
     name = "reasoning-gym"
 

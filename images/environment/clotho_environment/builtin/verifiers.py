@@ -54,7 +54,7 @@ class Verifiers(Environment[VerifiersConfig, Any]):
                 vf.SingleAgentEnvConfig(taskset={"id": self.config.taskset, **self.config.taskset_config}, agent=agent)
             )
         except ModuleNotFoundError as error:
-            raise EnvironmentFailedError(f"verifiers finds no taskset {self.config.taskset}: {error}") from error
+            raise EnvironmentFailedError(f"verifiers has no taskset {self.config.taskset}: {error}") from error
         except (ValidationError, TypeError) as error:
             raise EnvironmentFailedError(f"verifiers refuses {self.config.taskset}: {error}") from error
         await self._stack.enter_async_context(self._env.serving())

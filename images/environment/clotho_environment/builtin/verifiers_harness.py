@@ -12,7 +12,7 @@ from verifiers.v1.runtimes import ProgramResult  # type: ignore[import-untyped]
 __all__ = ["InProcessHarness"]
 
 ID: Final = "clotho-chat"
-sys.modules[ID.replace("-", "_")] = sys.modules[__name__]  # verifiers looks for a top-level module of this name
+sys.modules[ID.replace("-", "_")] = sys.modules[__name__]  # verifiers imports a top-level module of this name
 
 
 class InProcessHarness(Harness[HarnessConfig]):  # type: ignore[misc]

@@ -26,7 +26,7 @@ from clotho_environment.commands.describe import read_report
 from clotho_environment.commands.process import Order
 from clotho_environment.commands.serve import check_batch, current_steps
 from clotho_environment.entries import EntryError
-from clotho_environment.pod.isolated import run_apart
+from clotho_environment.pod.isolated import run_isolated
 from clotho_environment.pod.status import status_server, stop_signal
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_environment.pod.tokenizer import tokenizer_path
@@ -69,7 +69,7 @@ async def serve_atropos(
 
 
 class Supervisor:
-    """Keeps the child running until the run is finished, someone says stop, or the child proves broken."""
+    """Keeps the child running until the run is finished, a signal stops it, or the child proves broken."""
 
     def __init__(self, path: Path, config: Mapping[str, Any], gateway: Gateway, steps: Callable[[], int]) -> None:
         self._path = path
@@ -91,7 +91,7 @@ class Supervisor:
 
     async def _stopped(self, stop: asyncio.Event) -> Termination:
         await stop.wait()
-        return Termination(reason="Stopped", message="stopped as asked", step=self._step)
+        return Termination(reason="Stopped", message="stopped", step=self._step)
 
     async def _followed(self, child: Child) -> Termination:
         """Atropos alone would never end: it waits for a step beyond the last."""
@@ -105,9 +105,9 @@ class Supervisor:
                 message = f"the run reached its last step, {self._step}"
                 return Termination(reason="Finished", message=message, step=self._step)
             if self._gateway.groups_sent > groups:
-                groups, failures_then = self._gateway.groups_sent, child.chatter.failures
-            if (failures := child.chatter.failures - failures_then) >= MAX_FAILURES:
-                return self._failed(f"{failures} rollouts in a row failed; the last: {child.chatter.last_failure}")
+                groups, failures_then = self._gateway.groups_sent, child.output.failures
+            if (failures := child.output.failures - failures_then) >= MAX_FAILURES:
+                return self._failed(f"{failures} rollouts in a row failed; the last: {child.output.last_failure}")
             if (refused := self._gateway.groups_refused) >= MAX_REFUSALS:
                 return self._failed(f"{refused} groups in a row were refused; the last: {self._gateway.last_refusal}")
             await asyncio.sleep(FOLLOW_SECONDS)
@@ -118,9 +118,9 @@ class Supervisor:
             name = self._path.name
             return self._failed(f"{name} ended without registering; does it call cli() of its environment class?")
         if code == 0:
-            return None  # enough groups are queued, it believes; if that proves wrong it starts again
+            return None  # it stops once enough groups are queued; if more are needed it is started again
         await child.drain()
-        return self._failed(f"{self._path.name} ended with code {code}: {child.chatter.last_words()}")
+        return self._failed(f"{self._path.name} ended with code {code}: {child.output.last_line()}")
 
     def _failed(self, message: str) -> Termination:
         return Termination(reason="EnvironmentFailed", message=message, step=self._step)
@@ -162,9 +162,9 @@ async def _process(path: Path, config: Mapping[str, Any], deadline_seconds: floa
                 async with asyncio.timeout(deadline_seconds):
                     code = await child.wait()
             except TimeoutError:
-                return f"the deadline of {deadline_seconds:g} s passed; its last words: {child.chatter.last_words()}"
+                return f"the deadline of {deadline_seconds:g} s passed; last output: {child.output.last_line()}"
             await child.drain()
-            return f"{path.name} ended with code {code}: {child.chatter.last_words()}" if code else None
+            return f"{path.name} ended with code {code}: {child.output.last_line()}" if code else None
 
 
 def _copy_lines(output: Path, order: Order) -> int:
@@ -191,12 +191,12 @@ async def describe_atropos(path: Path, *, seconds: float) -> Description:
     with tempfile.TemporaryDirectory(prefix="atropos-") as folder:
         report = Path(folder, "description.json")
         command = [python(), introspect.__file__, str(path), str(report)]
-        outcome = await run_apart(command, {"PYTHONUNBUFFERED": "1"}, seconds=seconds)
+        outcome = await run_isolated(command, {"PYTHONUNBUFFERED": "1"}, seconds=seconds)
         body = read_report(report)
     if outcome.code == 0 and body:
         return _read_description(path, body)
     ended = "it took too long" if outcome.code is None else f"its program ended with code {outcome.code}"
-    raise EntryError(f"{path} cannot be described: {ended}; {outcome.last_words}")
+    raise EntryError(f"{path} cannot be described: {ended}; {outcome.last_output}")
 
 
 def _read_description(path: Path, body: bytes) -> Description:

@@ -1,4 +1,4 @@
-"""An environment's config fields: what the catalogue shows and what people may set."""
+"""`describe`: the config fields of an environment, for the catalogue and for validation."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from clotho_contract.names import TERMINATION_MESSAGE_VARIABLE
 from clotho_contract.termination import Termination
 from clotho_environment.atropos.introspect import field_schema
 from clotho_environment.entries import NativeEntry
-from clotho_environment.pod.isolated import run_apart
+from clotho_environment.pod.isolated import run_isolated
 from clotho_environment.pod.status import status_server, stop_signal
 from clotho_environment.sdk.bodies import UnreadableBodyError, decode
 
@@ -24,7 +24,7 @@ SIZE_LIMIT: Final = 4 * 1024**2  # of what a child reports, before it is cut to 
 
 
 def describe(entry: NativeEntry) -> Description:
-    """Name, description and fields; `fixed` marks those that the entry itself decides."""
+    """Name, description and fields; `fixed` marks those that the entry sets."""
     schema = entry.kind.config_class.model_json_schema()
     required = set(schema.get("required", ())) - set(entry.preset)
     definitions = schema.get("$defs", {})
@@ -45,20 +45,20 @@ def _field(name: str, schema: dict[str, Any], entry: NativeEntry, *, is_required
     return msgspec.convert({"name": name, **schema, **decided, "required": is_required, "fixed": is_fixed}, ConfigField)
 
 
-async def describe_apart(entry: str, *, seconds: float) -> Description | Termination:
-    """In a child, since importing runs a stranger's code. What it prints cannot be mistaken for its description."""
+async def describe_isolated(entry: str, *, seconds: float) -> Description | Termination:
+    """In a child, since importing runs untrusted code; its output cannot be mistaken for the description."""
     with tempfile.TemporaryDirectory(prefix="describe-") as folder:
-        report, last_words = Path(folder, "description.json"), Path(folder, "termination.json")
+        report, ending_path = Path(folder, "description.json"), Path(folder, "termination.json")
         command = [sys.executable, "-m", "clotho_environment", "describe", "--entry", entry]
         command += ["--output", str(report), "--deadline", f"{seconds * 0.9:g}"]
-        outcome = await run_apart(command, {TERMINATION_MESSAGE_VARIABLE: str(last_words)}, seconds=seconds)
+        outcome = await run_isolated(command, {TERMINATION_MESSAGE_VARIABLE: str(ending_path)}, seconds=seconds)
         if outcome.code == 0 and (body := read_report(report)):
             return _understand(entry, body)
-        if (ending := _read_ending(last_words)) and ending.reason != "Finished":
+        if (ending := _read_ending(ending_path)) and ending.reason != "Finished":
             return ending
         if outcome.code is None:
-            return _failed(f"{entry} could not be imported within {seconds:g} s; {outcome.last_words}")
-        return _failed(f"{entry} ended its program (code {outcome.code}) while it was imported; {outcome.last_words}")
+            return _failed(f"{entry} could not be imported within {seconds:g} s; {outcome.last_output}")
+        return _failed(f"{entry} exited with code {outcome.code} during its import; {outcome.last_output}")
 
 
 def read_report(path: Path) -> bytes:
@@ -82,7 +82,7 @@ def _understand(entry: str, body: bytes) -> Description | Termination:
     try:
         return contract.bounded(contract.decode(body))
     except (msgspec.MsgspecError, RecursionError) as error:
-        return _failed(f"{entry} reports what cannot be understood: {error}")
+        return _failed(f"{entry} returned a description that cannot be read: {error}")
 
 
 def _failed(message: str) -> Termination:
@@ -90,13 +90,13 @@ def _failed(message: str) -> Termination:
 
 
 async def serve_description(entry: str, *, port: int, seconds: float) -> Termination:
-    """Report on the status port until somebody who has read it says stop; a failure ends at once and says why."""
+    """Serve the description on the status port until stopped; a failure ends at once with its reason."""
     stop = stop_signal()
     found: list[bytes] = []
 
     async def answer(_: web.Request) -> web.Response:
         if not found:
-            raise web.HTTPServiceUnavailable(text="not yet\n")
+            raise web.HTTPServiceUnavailable(text="not described yet\n")
         return web.Response(body=found[0], content_type="application/json")
 
     async with status_server(
@@ -106,7 +106,7 @@ async def serve_description(entry: str, *, port: int, seconds: float) -> Termina
         registry=CollectorRegistry(),
         routes=[web.get(contract.PATH, answer)],
     ):
-        importing = asyncio.create_task(describe_apart(entry, seconds=seconds))
+        importing = asyncio.create_task(describe_isolated(entry, seconds=seconds))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({importing, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not importing.done():

@@ -24,7 +24,7 @@ WriteLine = Callable[[bytes], object]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The model that is tried: any OpenAI-compatible server; only some send tokens."""
+    """The model under test: any OpenAI-compatible server; only some return token ids."""
 
     base_url: str
     model: str
@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a person wants to see: so many groups of this config, from this model, by then."""
+    """What to produce: this many groups with this config, from this model, before the deadline."""
 
     config: Mapping[str, Any]
     target: Target
@@ -57,7 +57,7 @@ async def process_entry(entry: NativeEntry, order: Order) -> Termination:
 
 
 async def process(environment: AnyEnvironment, client: SamplingClient, order: Order) -> Termination:
-    """Writes each group as soon as it is there, so that a deadline loses only what was not finished."""
+    """Writes each group as soon as it is made, so that a deadline loses only what was not finished."""
     producer = _Producer(environment, client, order.write_line, want_tokens=order.target.has_tokens)
     work = asyncio.create_task(producer.produce_all(order.groups))
     try:

@@ -1,4 +1,4 @@
-"""`serve`: everything around the runner: config, status port, signals, watchdog, and the last words."""
+"""`serve`: everything around the runner: config, status port, signals and watchdog."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,7 @@ async def _watched(environment: AnyEnvironment) -> AsyncIterator[None]:
 
 
 def _give_up(problem: str) -> None:
-    """Called from a thread while the loop is stuck: no clean end is possible, but a clear one is."""
+    """Called from a thread while the loop is blocked: no clean end is possible, but one with a reason is."""
     log.error("%s", problem)
     termination.write(Termination(reason="EnvironmentFailed", message=problem))
     os._exit(1)
@@ -87,8 +87,8 @@ def _registration(environment: AnyEnvironment, run: RunConfig, place: Environmen
 
 
 def current_steps(run: RunConfig, config_path: Path | None) -> int:
-    """Read again each time, because a person may raise `training.steps` while the run goes on."""
+    """Read again each time, because `training.steps` of a live run may be raised."""
     try:
         return run_config.load(config_path).training.steps
     except ConfigError:
-        return run.training.steps  # a half-written file; the next look will see it whole
+        return run.training.steps  # a half-written file; the next read gets all of it

@@ -1,4 +1,4 @@
-"""What a test of an environment finds out: counts by score, and the end of what was printed."""
+"""The results of a test of an environment: counts by score, and the end of its output."""
 
 import logging
 import threading
@@ -26,7 +26,7 @@ class _Line(Struct):
 
 
 class Tally(logging.Handler):
-    """Hears every group and every log line on the way out. `secret` is kept out of what it passes on."""
+    """Counts every group and keeps the last log lines; `secret` is removed from them."""
 
     def __init__(self, write_line: Callable[[bytes], object], secret: str) -> None:
         super().__init__(logging.INFO)

@@ -1,4 +1,4 @@
-"""`wait`: the init container. Returns when the API server, the trainer and inference are there, with the tokenizer."""
+"""`wait`: the init container. Returns when API server, trainer and inference are ready, and fetches the tokenizer."""
 
 import asyncio
 import logging
@@ -33,8 +33,8 @@ async def wait(run: RunConfig, token: str, tokenizer: Path, timeout_seconds: flo
     except RefusedError as error:
         return Termination(reason=error.reason, message=str(error))
     except TimeoutError:
-        return Termination(reason="DependencyUnavailable", message=f"the run was not there after {timeout_seconds:g} s")
-    return Termination(reason="Finished", message=f"the run is there; its tokenizer is in {tokenizer}")
+        return Termination(reason="DependencyUnavailable", message=f"the run was not ready after {timeout_seconds:g} s")
+    return Termination(reason="Finished", message=f"the run is ready; its tokenizer is in {tokenizer}")
 
 
 class RefusedError(Exception):

@@ -1,4 +1,4 @@
-"""Runs a stranger's program in a process of its own: an exit, a hang or a flood of output is then only a result."""
+"""Runs untrusted code in a process of its own: an exit, a hang or a flood of output is then only a result."""
 
 import asyncio
 import contextlib
@@ -22,12 +22,12 @@ class Outcome:
     tail: str
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         lines = [line for line in self.tail.splitlines() if line.strip()]
-        return f"it said last: {lines[-1].strip()[:LINE_LIMIT]}" if lines else "it said nothing"
+        return f"last output: {lines[-1].strip()[:LINE_LIMIT]}" if lines else "no output"
 
 
-async def run_apart(command: Sequence[str], variables: Mapping[str, str], *, seconds: float) -> Outcome:
+async def run_isolated(command: Sequence[str], variables: Mapping[str, str], *, seconds: float) -> Outcome:
     process = await asyncio.create_subprocess_exec(
         *command,
         env=child_variables(variables),
@@ -37,7 +37,7 @@ async def run_apart(command: Sequence[str], variables: Mapping[str, str], *, sec
         start_new_session=True,
     )
     tail = bytearray()
-    listening = asyncio.create_task(_listen(process, tail))
+    reading = asyncio.create_task(_read_tail(process, tail))
     try:
         async with asyncio.timeout(seconds):
             code: int | None = await process.wait()
@@ -45,14 +45,14 @@ async def run_apart(command: Sequence[str], variables: Mapping[str, str], *, sec
         code = None
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # helpers too: nobody is left to hold the pipe open
+            os.killpg(process.pid, signal.SIGKILL)  # the whole session: a helper would keep the pipe open
         await process.wait()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(listening, 5)
+            await asyncio.wait_for(reading, 5)
     return Outcome(code, tail.decode(errors="replace"))
 
 
-async def _listen(process: asyncio.subprocess.Process, tail: bytearray) -> None:
+async def _read_tail(process: asyncio.subprocess.Process, tail: bytearray) -> None:
     assert process.stdout is not None  # noqa: S101 - asked for above
     while chunk := await process.stdout.read(65536):
         tail += chunk

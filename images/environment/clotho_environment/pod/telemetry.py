@@ -1,4 +1,4 @@
-"""What Prometheus sees of an environment."""
+"""The Prometheus metrics of an environment."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -22,7 +22,9 @@ class Telemetry:
         )
         self.in_flight = Gauge(f"{prefix}_rollouts_in_flight", "Rollouts running now.", registry=self.registry)
         self.waiting = Gauge(
-            f"{prefix}_groups_waiting", "Finished groups that the API server has not taken yet.", registry=self.registry
+            f"{prefix}_groups_waiting",
+            "Finished groups that the API server has not accepted yet.",
+            registry=self.registry,
         )
         self._scores = Histogram(
             f"{prefix}_score", "Scores of the attempts sent.", buckets=_SCORES, registry=self.registry
@@ -31,7 +33,7 @@ class Telemetry:
         self.policy_version = Gauge(
             f"{prefix}_policy_version", "Oldest policy in the group sent last.", registry=self.registry
         )
-        self.step = Gauge(f"{prefix}_step", "Step of the run, as the API server says.", registry=self.registry)
+        self.step = Gauge(f"{prefix}_step", "Step of the run, from the API server.", registry=self.registry)
         self._evaluation = Gauge(
             f"{prefix}_evaluation", "Newest result of evaluate().", ["measure"], registry=self.registry
         )

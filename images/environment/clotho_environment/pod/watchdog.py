@@ -1,4 +1,4 @@
-"""Catches environment code that blocks the event loop: nothing asynchronous can, for nothing else runs then."""
+"""Detects environment code that blocks the event loop, from a thread: no coroutine runs while it is blocked."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """A thread that warns when the loop stands still, and calls `give_up` when it does not recover."""
+    """Warns when the event loop is blocked, and calls `give_up` when it stays so."""
 
     def __init__(self, give_up: Callable[[str], None], *, warn_seconds: float, limit_seconds: float) -> None:
         self._give_up = give_up

@@ -1,4 +1,4 @@
-"""What to do when environment code fails: say why once, slow down, and give up when nothing works any more."""
+"""Failures of environment code: logged once each, retried with growing pauses, final after too many in a row."""
 
 import logging
 import traceback
@@ -14,7 +14,7 @@ MESSAGE_LIMIT = 2000
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """How long the worker rests; `is_final` when so many failed in a row that trying on makes no sense."""
+    """How long the worker pauses; `is_final` after too many failures in a row."""
 
     pause_seconds: float
     is_final: bool
@@ -44,7 +44,7 @@ class FailureLog:
         count = self._seen[kind]
         if count == 1:
             log.error("rollout failed: %s", summarize(error), exc_info=error)
-        elif count & (count - 1) == 0:  # 2, 4, 8, ...: enough to see that it goes on
+        elif count & (count - 1) == 0:  # 2, 4, 8, ...: repetitions stay visible without filling the log
             log.error("rollout failed %d times: %s", count, summarize(error))
         return next_setback(self.consecutive, self._limit)
 

@@ -1,4 +1,4 @@
-"""Keeps an environment at work: many rollouts at once, groups handed in, failures contained, a clean end."""
+"""Runs an environment: concurrent rollouts, submission of groups, contained failures, a clean end."""
 
 import asyncio
 import logging
@@ -27,10 +27,10 @@ class RolloutTimedOutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the run, not the environment, decides."""
+    """Limits that the run sets, not the environment."""
 
     max_tokens: int  # longest sequence that the trainer takes
-    steps: Callable[[], int]  # asked again and again: a person may raise it on a live run
+    steps: Callable[[], int]  # read again and again: `training.steps` of a live run may be raised
     follow_seconds: float = 1.0
     stop_grace_seconds: float = 10.0
 
@@ -54,7 +54,7 @@ class Runner:
         self._stopping = False
         self._fruitless = 0
         self._waiting = 0
-        self._inference_is_away = False
+        self._inference_is_down = False
         self._step = 0
         self._evaluation: asyncio.Task[None] | None = None
         self.last_activity = time.monotonic()
@@ -103,13 +103,13 @@ class Runner:
 
     async def _verdict(self, ending: asyncio.Task[None]) -> Termination:
         if not ending.done():
-            return self._end("Stopped", "stopped as asked; rollouts in flight were dropped")
+            return self._end("Stopped", "stopped; rollouts in flight were dropped")
         try:
             await ending
         except Exception as error:
             return self._classify(error)
         if self._stopping:
-            return self._end("Stopped", "stopped as asked")
+            return self._end("Stopped", "stopped")
         return self._end("Finished", f"the run reached its last step, {self._step}")
 
     def _classify(self, error: BaseException) -> Termination:
@@ -120,7 +120,7 @@ class Runner:
                 return self._end(error.reason, str(error))
             case InferenceUnauthorizedError():
                 return self._end("Unauthorized", str(error))
-        log.error("the environment kit failed", exc_info=error)
+        log.error("internal error in the environment runner", exc_info=error)
         return self._end("InternalError", summarize(error))
 
     def _end(self, reason: Reason, message: str) -> Termination:
@@ -162,7 +162,7 @@ class Runner:
             await asyncio.sleep(pause)  # also lets others run when a rollout never awaited anything
 
     async def _one_rollout(self) -> float:
-        """One item from draw to delivery; answers how long to rest before the next."""
+        """One item from draw to delivery; returns how long to pause before the next."""
         try:
             group = await self._attempt()
             self._mark_inference(None)
@@ -175,19 +175,19 @@ class Runner:
         except (EnvironmentFailedError, ApiServerRefusedError, InferenceUnauthorizedError):
             raise
         except RolloutTimedOutError as error:
-            return self._setback("timed_out", error)
+            return self._record_failure("timed_out", error)
         except InvalidGroupError as error:
-            return self._setback("refused", error)
+            return self._record_failure("refused", error)
         except Exception as error:
-            return self._setback("failed", error)
+            return self._record_failure("failed", error)
 
     def _mark_inference(self, problem: str | None) -> None:
-        """Said once for an outage, not once for each worker and try."""
-        if problem and not self._inference_is_away:
+        """Logs once for an outage, not once for each worker and attempt."""
+        if problem and not self._inference_is_down:
             log.warning("%s", problem)
-        elif not problem and self._inference_is_away:
-            log.info("the inference server answers again")
-        self._inference_is_away = problem is not None
+        elif not problem and self._inference_is_down:
+            log.info("the inference server is available again")
+        self._inference_is_down = problem is not None
 
     async def _attempt(self) -> Group | None:
         seconds = self._environment.config.rollout_timeout_seconds
@@ -203,7 +203,7 @@ class Runner:
                 raise
             raise RolloutTimedOutError(f"longer than rollout_timeout_seconds = {seconds:g}") from error
 
-    def _setback(self, outcome: Outcome, error: Exception) -> float:
+    def _record_failure(self, outcome: Outcome, error: Exception) -> float:
         self._telemetry.count(outcome)
         setback = self._failures.failure(error)
         if setback.is_final:
@@ -243,7 +243,7 @@ class Runner:
         self._telemetry.sent([float(s) for s in group.scores], tokens, min(versions, default=None))
 
     def _skip(self, outcome: Outcome) -> None:
-        """Not a failure, but an environment that only skips starves the trainer: say so now and then."""
+        """Not a failure, but an environment that only skips starves the trainer: warn now and then."""
         self._telemetry.count(outcome)
         self._failures.success()
         self._fruitless += 1
@@ -267,7 +267,7 @@ class Runner:
             self._evaluation = asyncio.create_task(self._evaluate(self._step), name="evaluation")
 
     async def _evaluate(self, step: int) -> None:
-        """A failing evaluation is said and forgotten: training does not depend on it."""
+        """A failing evaluation is logged and otherwise ignored: training does not depend on it."""
         try:
             async with asyncio.timeout(self._environment.config.rollout_timeout_seconds):
                 measures = await self._environment.evaluate(self._client) or {}

@@ -15,7 +15,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer of the policy. Authors read `text`; the rest is there for the trainer, or for the curious."""
+    """One answer of the policy. Authors read `text`; the rest is for the trainer."""
 
     text: str
     finish_reason: str = "stop"

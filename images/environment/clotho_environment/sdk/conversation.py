@@ -24,7 +24,7 @@ class Conversation:
         return completion
 
     def say(self, content: str, *, role: str = "user", **fields: object) -> None:
-        """What the world answers: a user's turn, or a tool's result with `role="tool", tool_call_id=...`."""
+        """Add a message that the policy did not write: a user's turn, or a tool's result with `role="tool"`."""
         self.messages.append({"role": role, "content": content, **fields})
 
     @property

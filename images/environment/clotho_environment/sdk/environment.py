@@ -37,7 +37,7 @@ class Config(BaseModel):
 
     @property
     def sampling(self) -> Defaults:
-        """What the policy uses where a call does not say otherwise."""
+        """Sampling parameters where a call does not override them."""
         return Defaults(n=self.group_size, max_tokens=self.max_tokens, temperature=self.temperature)
 
 

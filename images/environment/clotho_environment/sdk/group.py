@@ -38,7 +38,7 @@ class Group:
     """Attempts at the same item and their scores, in the same order.
 
     `advantages` (one number a token, for each attempt) replaces those that the trainer derives from the scores;
-    `messages` (one conversation an attempt) is shown to people and never trained on.
+    `messages` (one conversation an attempt) is for display and never trained on.
     """
 
     attempts: Listing[Attempt]

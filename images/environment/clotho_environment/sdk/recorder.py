@@ -1,4 +1,4 @@
-"""The policy as an OpenAI-compatible endpoint on loopback that remembers every turn: for agents of other libraries."""
+"""The policy as an OpenAI-compatible endpoint on loopback that records every turn: for agents of other libraries."""
 
 import time
 import uuid
@@ -59,7 +59,7 @@ class Recorder:
         return web.Response(body=_answer(turn, str(body.get("model"))), content_type="application/json")
 
     def _remember(self, session: str, turn: Completion) -> None:
-        """Nobody takes the conversations of agents that were stopped: the oldest go."""
+        """Bounded: conversations of agents that were stopped are never taken."""
         self._turns.setdefault(session, []).append(turn)
         self._turns.move_to_end(session)
         if len(self._turns) > MOST_SESSIONS:

@@ -1,4 +1,4 @@
-"""The policy under training, as environments see it: ask it for samples, get text and everything training needs."""
+"""Samples from the policy under training: text, and the tokens and log-probabilities that training needs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,20 +19,20 @@ Ask = Callable[[int], Awaitable[list[Completion]]]
 
 
 class InferenceError(Exception):
-    """The request is wrong: asking again cannot help."""
+    """The request is wrong: sending it again cannot help."""
 
 
 class InferenceUnauthorizedError(InferenceError):
-    """The inference server does not take our token."""
+    """The inference server rejects the token."""
 
 
 class InferenceUnavailableError(Exception):
-    """The inference server does not answer for now; the runner waits and tries another time."""
+    """The inference server does not answer at the moment; the runner tries again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Used where a call does not say otherwise; the runner takes them from the environment's config."""
+    """Used where a call does not override them; taken from the environment's config."""
 
     n: int = 1
     max_tokens: int = 512
@@ -40,7 +40,7 @@ class Defaults:
 
 
 class SamplingClient:
-    """Every method takes `n` samples (the environment's group size unless said otherwise).
+    """Every method takes `n` samples (the environment's group size by default).
 
     `max_tokens`, `temperature`, `stop` and any other sampling parameter of the server can be given by name.
     """

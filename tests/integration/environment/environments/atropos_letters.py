@@ -1,4 +1,4 @@
-"""An ordinary Atropos environment, as a stranger would write it: nothing in it knows Clotho."""
+"""An ordinary Atropos environment, as its authors write them: nothing in it refers to Clotho."""
 
 import random
 
