@@ -43,12 +43,12 @@ class _DeleteOptions(Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class Writer:
-    """`may_write` is asked before every single request."""
+    """`may_write` is called before every single request."""
 
     def __init__(self, client: ApiClient, store: Store, may_write: Callable[[], bool]) -> None:
         self._client, self._store, self._may_write = client, store, may_write
         self._refused: dict[Key, tuple[str, int, dict[ObjectKey, Refusal]]] = {}  # with uid and generation
-        self._unknown: dict[Key, set[ObjectKey]] = {}  # writes that got no answer: look before planning again
+        self._unknown: dict[Key, set[ObjectKey]] = {}  # writes that got no answer: read back before the next plan
 
     async def carry_out(self, owner: AnyOwner, actions: Iterable[Action]) -> None:
         """In order, but neighbours that do not need each other go out together: objects, then the pods that need them.
@@ -71,7 +71,7 @@ class Writer:
         self._unknown.pop(key, None)
 
     async def write_status(self, owner: AnyOwner, status: Struct) -> AnyOwner:
-        """Replaces the whole status; a conflict refreshes the cache, so that the next pass sees the newer state."""
+        """Replaces the whole status; a conflict refreshes the cache, so that the next reconcile has the newer state."""
         self._check()
         metadata, kind = owner.metadata, owner.kind
         path = RESOURCES[kind].path(metadata.namespace, metadata.name)

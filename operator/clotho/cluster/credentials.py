@@ -9,7 +9,7 @@ TOKEN_LIFETIME_SECONDS = 60.0  # projected tokens are rotated by the kubelet lon
 
 
 class CredentialsError(Exception):
-    """No usable credentials; the message says which file is wrong and what to do."""
+    """No usable credentials; the message names the file and what to do."""
 
 
 class Credentials:

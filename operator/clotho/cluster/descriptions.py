@@ -33,14 +33,14 @@ class Descriptions:
         self._answers.pop(key, None)
 
     def has_unprobed_pod(self, key: Key) -> bool:
-        """Whether a pod is ready to report that has not been heard."""
+        """Whether a pod is ready whose description was not read yet."""
         return self._reporting_pod(key) is not None
 
     def _reporting_pod(self, key: Key) -> Pod | None:
         environment = self._store.find(key)
         if not isinstance(environment, Environment):
             return None
-        heard = self._answers.get(key)
+        known = self._answers.get(key)
         pods = self._store.pods_of(key, environment.metadata.uid)
         return next(
             (
@@ -48,13 +48,13 @@ class Descriptions:
                 for pod in pods
                 if pod.is_ready
                 and pod.status.pod_ip
-                and not (heard is not None and heard.pod_uid == pod.uid and heard.answer is not None)
+                and not (known is not None and known.pod_uid == pod.uid and known.answer is not None)
             ),
             None,
         )
 
-    async def ask(self, key: Key) -> tuple[bool, float | None]:
-        """Whether there is something new, and in how many seconds to ask again."""
+    async def probe(self, key: Key) -> tuple[bool, float | None]:
+        """Whether there is something new, and in how many seconds to probe again."""
         pod = self._reporting_pod(key)
         if pod is None:
             return False, None

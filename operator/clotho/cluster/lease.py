@@ -72,7 +72,7 @@ def next_record(record: LeaseSpec | None, identity: str, times: LeaseTimes, wall
 
 
 class LeaderElection:
-    """`is_leader` only looks at the clock, so even a process that was frozen knows at once that its time is over."""
+    """`is_leader` depends on the clock alone, so that a process that was frozen does not lead when it continues."""
 
     def __init__(
         self,

@@ -3,12 +3,12 @@
 from clotho.api.environment import AnyEnvironment, Environment
 from clotho.api.inference_tests import AnyTest, InferenceTest
 from clotho.api.training_run import TrainingRun
+from clotho.cluster.admissions import Admissions
 from clotho.cluster.apply import Writer
 from clotho.cluster.cache import Key
 from clotho.cluster.client import ApiClient
 from clotho.cluster.descriptions import Descriptions
 from clotho.cluster.files import files_hash
-from clotho.cluster.places import Places
 from clotho.cluster.probe import Answers
 from clotho.cluster.store import AnyRun, Store, run_key
 from clotho.plan.environments import EnvironmentSeen
@@ -28,11 +28,11 @@ class Observer:
         writer: Writer,
         answers: Answers,
         descriptions: Descriptions,
-        places: Places,
+        admissions: Admissions,
     ) -> None:
         self._client, self._store, self._writer, self._answers = client, store, writer, answers
         self._descriptions = descriptions
-        self.places = places
+        self.admissions = admissions
         self._secret_known: set[str] = set()  # uids of runs
 
     async def observe(self, key: Key, run: AnyRun) -> Observed:
@@ -49,7 +49,7 @@ class Observer:
             refused=self._writer.refusals(run),
             environments=self._catalogue(run),
             policies=self._store.policies_in(key.namespace),
-            runs_ahead=self.places.ahead_of(run),
+            runs_ahead=self.admissions.ahead_of(run),
         )
 
     def _catalogue(self, run: AnyRun) -> dict[str, AnyEnvironment]:

@@ -1,4 +1,4 @@
-"""What the API server can answer besides success, as types: each says whether trying again can help."""
+"""What the API server can answer besides success, as types: each tells whether a retry can help."""
 
 # ruff: noqa: N818 - named for the server's answer
 
@@ -36,7 +36,7 @@ class Invalid(ApiError):
 
 
 class Forbidden(ApiError):
-    """Role, quota or admission policy says no; an administrator may change that, so it is worth asking again later."""
+    """Refused by role, quota or admission policy; an administrator may change that, so it is retried later."""
 
 
 class Unauthorized(ApiError):

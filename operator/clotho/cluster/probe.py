@@ -48,17 +48,17 @@ class Question(Struct, frozen=True):
 
 
 def questions(run: TrainingRun, pods: tuple[Pod, ...], known: Probes, now: datetime) -> tuple[Question, ...]:
-    """The trainer is always asked; the others only once it does not answer or has made no step for a while:
+    """The trainer is always probed; the others only once it does not answer or has made no step for a while:
     they are needed to find the cause of a stall, and a thousand healthy runs should cost little."""
     if run.status.phase == "Completed":
         exporter = _only(pods, EXPORTER)
         return (Question("exporter", exporter),) if exporter else ()
     trainer, api_server = _only(pods, TRAINER), _only(pods, API_SERVER)
-    asked = [Question("trainer", trainer)] if trainer else []
+    due = [Question("trainer", trainer)] if trainer else []
     if is_suspicious(run, known, now):
-        asked += [Question("api_server", api_server)] if api_server else []
-        asked += [Question("inference", trainer)] if trainer and not run.spec.is_inline else []
-    return tuple(asked)
+        due += [Question("api_server", api_server)] if api_server else []
+        due += [Question("inference", trainer)] if trainer and not run.spec.is_inline else []
+    return tuple(due)
 
 
 def is_suspicious(run: TrainingRun, known: Probes, now: datetime) -> bool:
@@ -122,7 +122,7 @@ class Prober:
         self._store, self._answers, self._times, self._on_failure = store, answers, times, on_failure
 
     def has_unprobed_pod(self, key: Key) -> bool:
-        """Whether a trainer, or an exporter, is up that was never asked."""
+        """Whether a trainer, or an exporter, is up that was never probed."""
         run = self._store.run(key)
         if not isinstance(run, TrainingRun) or not _may_speak(run):
             return False
@@ -131,8 +131,8 @@ class Prober:
         pod, last = (_only(pods, EXPORTER), known.exporter) if is_over else (_only(pods, TRAINER), known.trainer)
         return pod is not None and (last is None or last.pod_uid != pod.uid)
 
-    async def ask(self, key: Key, now: datetime) -> tuple[bool, float | None]:
-        """One round: whether the answers say something new, and when to ask again."""
+    async def probe(self, key: Key, now: datetime) -> tuple[bool, float | None]:
+        """One round: whether the answers have something new, and when to probe again."""
         run = self._store.run(key)
         if not isinstance(run, TrainingRun) or run.metadata.is_being_deleted:
             self._answers.forget(key)
@@ -143,10 +143,10 @@ class Prober:
         before = self._answers.of(key)
         after = before
         pods = self._store.pods_of(key, run.metadata.uid)
-        asked = questions(run, pods, before, now)
-        if not asked:
+        due = questions(run, pods, before, now)
+        if not due:
             return False, None  # the next pod that was never probed starts the rounds again
-        for question in asked:
+        for question in due:
             after = msgspec.structs.replace(after, **{question.target: await self._ask(key, run, question)})
         if self._answers.of(key) == before:  # else its termination message has arrived meanwhile
             self._answers.keep(key, after)

@@ -179,12 +179,12 @@ class Store:
             self.announce_to_users(metadata)
 
     def announce_to_users(self, environment: Metadata) -> None:
-        """Also after our own writes: what an Environment says matters to others than itself."""
+        """Also after our own writes: the description of an Environment matters to runs and tests too."""
         for key in tuple(self._users_of(environment)):
             self.changed(key)
 
     def _users_of(self, metadata: Metadata) -> Iterator[Key]:
-        """Runs and tests that wait for what an Environment says; those under way do not ask again."""
+        """Runs and tests that wait for an Environment's description; those under way do not use it again."""
         for run in self.runs_in(metadata.namespace):
             if isinstance(run, TrainingRun) and _asks_for(run, metadata.name):
                 yield key_of(run)

@@ -91,7 +91,7 @@ class Synchroniser:
                 self._store.take_in(kind, body)
 
     async def compare(self) -> None:
-        """Forget what is gone, fetch what is newer than we know."""
+        """Forget what is gone, fetch what is newer than the cache."""
         for kind in KINDS:
             cache = self._store.cache(kind)
             for scope in self._scopes:

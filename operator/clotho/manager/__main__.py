@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from clotho.cluster import login
 from clotho.cluster.client import ApiClient
 from clotho.cluster.credentials import CredentialsError
-from clotho.manager import settings as knobs
+from clotho.manager import settings as operator_settings
 from clotho.manager.manager import Manager
 from clotho.manager.metrics import Metrics
 from clotho.manager.settings import Settings, SettingsError
@@ -46,7 +46,7 @@ def _limit_shutdown() -> None:
 
 def main() -> int:
     try:
-        settings = knobs.parse(sys.argv[1:])
+        settings = operator_settings.parse(sys.argv[1:])
     except SettingsError as error:
         print(f"clotho-operator: {error}", file=sys.stderr)
         return 2

@@ -15,6 +15,7 @@ from aiohttp import web
 from clotho.api.metadata import Metadata
 from clotho.api.names import KIND
 from clotho.api.phases import STARTED_PHASES
+from clotho.cluster.admissions import Admissions
 from clotho.cluster.apply import Writer
 from clotho.cluster.cache import Key
 from clotho.cluster.client import ApiClient
@@ -24,7 +25,6 @@ from clotho.cluster.events import EventPoster
 from clotho.cluster.lease import LeaderElection
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError
-from clotho.cluster.places import Places
 from clotho.cluster.probe import Answers, Prober
 from clotho.cluster.store import Store, key_of, run_key
 from clotho.cluster.sync import Synchroniser
@@ -80,7 +80,9 @@ class Manager:
         self.descriptions = Descriptions(
             self.store, settings.probe.timeout_seconds, lambda target: metrics.probe_failures.labels(target).inc()
         )
-        self.observer = Observer(client, self.store, self.writer, self.answers, self.descriptions, Places(self.store))
+        self.observer = Observer(
+            client, self.store, self.writer, self.answers, self.descriptions, Admissions(self.store)
+        )
         self.poster = EventPoster(client, identity)
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)
         self.reconciler = Reconciler(
@@ -129,15 +131,15 @@ class Manager:
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         tasks = self._start_background()
-        asked = asyncio.create_task(stop.wait())
-        await asyncio.wait([asked, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
         exited = self._exited()
         log.log(logging.ERROR if exited else logging.INFO, "stopping%s", f": {exited}" if exited else "")
         self._at_stop()
         await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in (self.reconciles, self.probes, self.poster)))
         finished = [task for task in tasks if task.done()]
         await _end(self._background["leader election"])  # releases the lease, now that nothing writes
-        await _end(asked, *tasks)
+        await _end(stopped, *tasks)
         for task in finished:
             if not task.cancelled():
                 task.result()
@@ -188,7 +190,7 @@ class Manager:
         if owner is None:
             self.observer.forget(key)
             if key.kind == KIND:
-                self.observer.places.call_next(key.namespace)
+                self.observer.admissions.reconcile_queued(key.namespace)
         is_new = owner is not None and owner.status.observed_generation < 0
         self.reconciles.add(key, Urgency.NEW if is_new else Urgency.CHANGED)
 
@@ -201,9 +203,9 @@ class Manager:
 
     async def _probe(self, key: Key) -> Result:
         if key.kind == KIND:
-            is_news, pause = await self.prober.ask(key, datetime.now(UTC))
+            is_news, pause = await self.prober.probe(key, datetime.now(UTC))
         else:
-            is_news, pause = await self.descriptions.ask(key)
+            is_news, pause = await self.descriptions.probe(key)
         if is_news:
             self.reconciles.add(key)
         return Result(requeue_after=pause)

@@ -78,7 +78,7 @@ class Reconciler:
                 return tested
         observed = await self._observer.observe(key, owner)
         planned = plan(owner, observed, datetime.now(UTC), self._settings)
-        with self._observer.places.while_writing(owner, planned.status):
+        with self._observer.admissions.while_writing(owner, planned.status):
             await self._carry_out(owner, planned)
         return planned
 

@@ -30,7 +30,7 @@ class _Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Watch(_Group, frozen=True):
-    """What the operator looks after."""
+    """What the operator manages."""
 
     namespaces: Annotated[
         tuple[str, ...],
@@ -69,10 +69,10 @@ class Reconcile(_Group, frozen=True):
 
 
 class Probe(_Group, frozen=True):
-    """How the operator asks the pods of a run about their progress."""
+    """How the operator probes the pods of a run for their progress."""
 
-    interval_seconds: Annotated[Seconds, Meta(description="How often a running run is asked.")] = 30.0
-    startup_seconds: Annotated[Seconds, Meta(description="How often a run is asked until it runs.")] = 2.0
+    interval_seconds: Annotated[Seconds, Meta(description="How often a running run is probed.")] = 30.0
+    startup_seconds: Annotated[Seconds, Meta(description="How often a run is probed until it runs.")] = 2.0
     timeout_seconds: Annotated[Seconds, Meta(description="Longest a pod may take to answer.")] = 3.0
     concurrency: Annotated[Count, Meta(description="Probes in flight at the same time.")] = 32
 
@@ -91,7 +91,7 @@ class Lease(_Group, frozen=True):
         Seconds, Meta(description="A leader that could not renew for this long stops writing.")
     ] = 20.0
     renew_every_seconds: Annotated[Seconds, Meta(description="How often the leader renews.")] = 5.0
-    ask_every_seconds: Annotated[Seconds, Meta(description="How often the others ask.")] = 2.0
+    ask_every_seconds: Annotated[Seconds, Meta(description="How often other replicas try to acquire it.")] = 2.0
 
 
 class Images(_Group, frozen=True):

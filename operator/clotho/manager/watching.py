@@ -114,7 +114,7 @@ class Watching:
         return kopf.AiohttpSession(server=self._credentials.server, aiohttp_session=session)
 
     async def _answered(self, _: object, __: object, answer: aiohttp.TraceRequestEndParams) -> None:
-        """Kopf lists and then watches each kind; it does not say so, but its requests do."""
+        """Kopf lists and then watches each kind; its requests are the only sign of it."""
         path, is_watch = answer.url.path, "watch" in answer.url.query
         if answer.response.status != 200 or path not in self._watched:
             return

@@ -55,7 +55,7 @@ async def test_a_ready_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> Non
     asked = Descriptions(a_store(), 2.0, failures.append)
     assert asked.has_unprobed_pod(KEY)
     async with answering(b'{"name": "letters", "fields": [{"name": "a"}]}', monkeypatch):
-        assert await asked.ask(KEY) == (True, None)
+        assert await asked.probe(KEY) == (True, None)
     found = asked.answer(KEY)
     assert found is not None
     assert found.answer is not None
@@ -72,7 +72,7 @@ async def test_garbage_is_counted_and_asked_again(body: bytes, monkeypatch: pyte
     failures: list[str] = []
     asked = Descriptions(a_store(), 2.0, failures.append)
     async with answering(body, monkeypatch):
-        assert await asked.ask(KEY) == (False, descriptions.RETRY_SECONDS)
+        assert await asked.probe(KEY) == (False, descriptions.RETRY_SECONDS)
     assert failures == ["environment"]
     assert asked.answer(KEY) is None
 
@@ -81,4 +81,4 @@ async def test_garbage_is_counted_and_asked_again(body: bytes, monkeypatch: pyte
 async def test_nobody_is_asked_before_they_are_ready(store: Store) -> None:
     asked = Descriptions(store, 2.0, lambda _: None)
     assert not asked.has_unprobed_pod(KEY)
-    assert await asked.ask(KEY) == (False, None)
+    assert await asked.probe(KEY) == (False, None)

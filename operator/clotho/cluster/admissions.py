@@ -1,4 +1,4 @@
-"""Places in namespaces that limit their active runs: counted by statuses and by status writes that are under way."""
+"""Admission of runs where a policy limits the active ones: counted by statuses and by status writes under way."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,33 +8,33 @@ from clotho.cluster.store import AnyRun, Store, run_key
 from clotho.plan.run.queueing import is_admitted, is_queueing, limits_active_runs, runs_ahead
 
 
-class Places:
+class Admissions:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._taking: set[str] = set()  # uids of runs
+        self._admitting: set[str] = set()  # uids of runs
 
     def ahead_of(self, run: AnyRun) -> int:
         namespace = run.metadata.namespace
         is_counted = any(map(limits_active_runs, self._store.policies_in(namespace)))
         if not is_counted or is_admitted(run.status):
             return 0
-        return runs_ahead(run, self._store.runs_in(namespace), self._taking)
+        return runs_ahead(run, self._store.runs_in(namespace), self._admitting)
 
     @contextmanager
     def while_writing(self, run: AnyRun, status: TrainingRunStatus | None) -> Iterator[None]:
-        """A place that is being taken counts at once; when one is given up, queued runs are reconciled."""
+        """An admission counts while it is being written; when a run gives up its own, queued runs are reconciled."""
         uid, had_claim = run.metadata.uid, _has_claim(run)
         if status is not None and is_admitted(status):
-            self._taking.add(uid)
+            self._admitting.add(uid)
         try:
             yield
         finally:
-            self._taking.discard(uid)
+            self._admitting.discard(uid)
         now = self._store.run(run_key(run.metadata))
         if had_claim and (now is None or not _has_claim(now)):
-            self.call_next(run.metadata.namespace)
+            self.reconcile_queued(run.metadata.namespace)
 
-    def call_next(self, namespace: str) -> None:
+    def reconcile_queued(self, namespace: str) -> None:
         for run in self._store.runs_in(namespace):
             if run.status.queued_since is not None:
                 self._store.changed(run_key(run.metadata))
