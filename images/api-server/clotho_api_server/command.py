@@ -38,6 +38,7 @@ from clotho_contract.names import (
 from clotho_contract.termination import Termination
 
 log = logging.getLogger(__name__)
+CORS_VARIABLE: Final = "CLOTHO_CORS_ORIGINS"
 KEEP_ALIVE_SECONDS: Final = 75.0
 GRACE_SECONDS: Final = 20.0
 KEPT_BYTES: Final = 64 * 1024**2
@@ -65,6 +66,7 @@ class Options(Struct, frozen=True):
     host: str
     port: int
     insecure: bool
+    origins: tuple[str, ...]
 
 
 class StartError(Exception):
@@ -95,8 +97,16 @@ def parse_options(arguments: list[str]) -> Options:
         action="store_true",
         help="let everybody do everything, /reset_data included; for local use only",
     )
+    parser.add_argument(
+        "--cors-origins",
+        metavar="ORIGINS",
+        default=os.environ.get(CORS_VARIABLE, ""),
+        help=f"origins whose pages may send requests, separated by commas; * allows all, as Atropos' server does "
+        f"(default: ${CORS_VARIABLE}, else none)",
+    )
     chosen = parser.parse_args(arguments)
-    return Options(chosen.config, chosen.data, chosen.host, chosen.port, chosen.insecure_no_auth)
+    origins = tuple(filter(None, (origin.strip() for origin in chosen.cors_origins.split(","))))
+    return Options(chosen.config, chosen.data, chosen.host, chosen.port, chosen.insecure_no_auth, origins)
 
 
 def settings_of(options: Options) -> ServiceSettings:
@@ -167,7 +177,7 @@ async def serve(options: Options, settings: ServiceSettings, access: Access) -> 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    app = create_app(options.data, settings, access)
+    app = create_app(options.data, settings, access, options.origins)
     runner = runner_of(app)
     await runner.setup()
     try:

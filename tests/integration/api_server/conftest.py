@@ -70,11 +70,16 @@ class Servers:
 
     @asynccontextmanager
     async def serving(
-        self, *, access: Access | None = None, limits: dict[str, Any] | None = None, **settings: Any
+        self,
+        *,
+        access: Access | None = None,
+        limits: dict[str, Any] | None = None,
+        origins: tuple[str, ...] = (),
+        **settings: Any,
     ) -> AsyncIterator[Api]:
         chosen = replace(SETTINGS, limits=replace(SETTINGS.limits, **(limits or {})), **settings)
         async with AsyncExitStack() as stack:
-            app = create_app(self.folder, chosen, access or EVERYTHING_OPEN)
+            app = create_app(self.folder, chosen, access or EVERYTHING_OPEN, origins)
             runner = runner_of(app)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)

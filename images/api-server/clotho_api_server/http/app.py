@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from aiohttp import web
 from clotho_api_server.http.access import Access, Handler
 from clotho_api_server.http.answers import answer
 from clotho_api_server.http.batches import Batches
+from clotho_api_server.http.cors import allow_origins
 from clotho_api_server.http.information import Information
 from clotho_api_server.http.intake import Intake
 from clotho_api_server.http.openapi import document
@@ -23,9 +24,13 @@ log = logging.getLogger(__name__)
 SERVICE = web.AppKey("service", Service)
 
 
-def create_app(folder: Path, settings: ServiceSettings, access: Access) -> web.Application:
+def create_app(
+    folder: Path, settings: ServiceSettings, access: Access, origins: Collection[str] = ()
+) -> web.Application:
     """To be called on the event loop that will serve it."""
     app = web.Application(middlewares=[_refusals_as_json, _guarded_by(access)])
+    if origins:
+        allow_origins(app, origins)
     service = app[SERVICE] = Service(folder, settings)
     add_routes(app, service)
     add_health_routes(
