@@ -17,7 +17,7 @@ from clotho_contract.config import RunConfig
 from clotho_contract.settings import Inference
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
-from clotho_trainer.inference.core.engine import Completion, Request, Sampling
+from clotho_trainer.inference.core.engine import Completion, Delta, Request, Sampling
 from clotho_trainer.inference.paged.engine import FastEngine
 from clotho_trainer.inference.transformers.engine import TransformersEngine
 from clotho_trainer.model.architecture import unsupported_reason
@@ -164,6 +164,62 @@ async def test_stops() -> None:
         assert cut.tokens == free.tokens
     with pytest.raises(ValueError, match="the prompt has 96 tokens; the model's context is 96"):
         await fast_policies.engine(live).generate(Request((5,) * 96, Sampling()))
+
+
+async def test_a_seed_gives_the_same_tokens_whatever_else_is_in_the_batch() -> None:
+    live = policy("qwen3")
+    seeded = Request(PROMPTS[0], Sampling(max_tokens=20, ignore_end=True, seed=5), n=2)
+    async with serving(live) as engine:
+        alone = await engine.generate(seeded)
+        others = Request(PROMPTS[3], Sampling(max_tokens=30, ignore_end=True), n=4)
+        together, _ = await asyncio.gather(engine.generate(seeded), engine.generate(others))
+    assert [each.tokens for each in together] == [each.tokens for each in alone]
+    assert alone[0].tokens != alone[1].tokens
+    for completion in together:
+        assert completion.logprobs == pytest.approx(reference_logprobs(live, PROMPTS[0], completion, 1.0), abs=1e-5)
+
+
+async def test_biases_penalties_and_alternatives() -> None:
+    live = policy("qwen3")
+    async with serving(live) as engine:
+        biased = await sample(engine, PROMPTS[0], max_tokens=5, ignore_end=True, logit_bias=((9, 100.0),))
+        assert biased.tokens == (9,) * 5
+        expected = reference_logprobs(live, PROMPTS[0], biased, 1.0)
+        assert biased.logprobs == pytest.approx(expected, abs=1e-5), "the policy's own, without the bias"
+        penalised = await sample(
+            engine, PROMPTS[0], max_tokens=20, temperature=0.0, ignore_end=True, repetition_penalty=1e6
+        )
+        assert len(set(penalised.tokens)) == 20
+        listed = await sample(engine, PROMPTS[0], max_tokens=5, temperature=0.0, ignore_end=True, top_logprobs=3)
+    for token, logprob, top in zip(listed.tokens, listed.logprobs, listed.top_logprobs, strict=True):
+        assert len(top) == 3
+        assert top[0] == (token, pytest.approx(logprob)), "greedy takes the likeliest"
+
+
+async def test_streamed_deltas_add_up_to_the_completion() -> None:
+    live = policy("qwen3")
+    deltas: list[Delta] = []
+    async with serving(live) as engine:
+        request = Request(PROMPTS[1], Sampling(max_tokens=30, ignore_end=True), n=2, on_delta=deltas.append)
+        completions = await engine.generate(request)
+    for index, completion in enumerate(completions):
+        streamed = [token for delta in deltas if delta.index == index for token in delta.tokens]
+        assert 0 < len(streamed) < 30, "the last tokens come with the completion"
+        assert tuple(streamed) == completion.tokens[: len(streamed)]
+
+
+async def test_given_tokens_are_scored_while_others_are_sampled() -> None:
+    live = policy("qwen3")
+    async with serving(live) as engine:
+        (completion,), scores = await asyncio.gather(
+            engine.generate(Request(PROMPTS[1], Sampling(max_tokens=30, ignore_end=True))),
+            engine.score(PROMPTS[3], 2),
+        )
+        prompt = PROMPTS[1] + completion.tokens
+        again = await engine.score(prompt, 0)
+    assert again.logprobs[len(PROMPTS[1]) :] == pytest.approx(completion.logprobs, abs=1e-4)
+    assert (scores.logprobs[0], len(scores.logprobs), len(scores.top_logprobs)) == (None, 33, 33)
+    assert again.top_logprobs == ()
 
 
 async def test_cancelled_requests_are_not_decoded() -> None:

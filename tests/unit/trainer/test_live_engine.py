@@ -66,3 +66,14 @@ async def test_collections_pass_over_what_lasts_as_long_as_the_engine() -> None:
     assert gc.get_freeze_count() < after_a_step + len(more), "later steps leave nothing that lasts"
     await engine.stop()
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.timeout(30)
+async def test_a_request_that_cannot_be_scored_does_not_stop_the_engine() -> None:
+    engine = Instant()  # its policy has no model
+    await engine.start()
+    with pytest.raises(EngineBusyError, match="scoring failed"):
+        await engine.score((1, 2, 3), 0)
+    (answer,) = await engine.generate(Request((1, ord("a")), Sampling(max_tokens=1)))
+    assert (answer.text, engine.problem()) == ("a", None)
+    await engine.stop()

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from clotho_trainer.inference.core.engine import Completion, Scores, TopLogprobs
@@ -136,12 +137,16 @@ def text_logprobs(scored: Scored, decode: Decode, offset: int = 0) -> dict[str, 
 
 
 def chat_logprobs(scored: Scored, decode: Decode) -> dict[str, Any]:
-    tops = scored.top_logprobs or [()] * len(scored.tokens)
+    tops = scored.top_logprobs or repeat((), len(scored.tokens))
     entries = zip(scored.tokens, scored.logprobs, tops, strict=True)
     return {
         "content": [
-            _chat_logprob(token, logprob, decode)
-            | {"top_logprobs": [_chat_logprob(other, value, decode) for other, value in top or ()]}
+            {
+                "token": (text := decode(token)),
+                "logprob": logprob,
+                "bytes": list(text.encode()),
+                "top_logprobs": [_alternative(*other, decode) for other in top] if top else [],
+            }
             for token, logprob, top in entries
         ]
     }
@@ -153,7 +158,7 @@ def model_list(model: str, context: int, created: int) -> dict[str, Any]:
 
 
 def _sglang_logprobs(tokens: Sequence[int], logprobs: Sequence[float | None]) -> list[Any]:
-    return [(logprob, token, None) for logprob, token in zip(logprobs, tokens, strict=True)]
+    return list(zip(logprobs, tokens, repeat(None, len(tokens)), strict=True))  # no loop in Python: every answer has it
 
 
 def _sglang_top(top: TopLogprobs) -> list[Any]:
@@ -165,6 +170,6 @@ def _named(top: TopLogprobs, decode: Decode) -> dict[str, float]:
     return {decode(token): logprob for token, logprob in reversed(top)}
 
 
-def _chat_logprob(token: int, logprob: float | None, decode: Decode) -> dict[str, Any]:
+def _alternative(token: int, logprob: float, decode: Decode) -> dict[str, Any]:
     text = decode(token)
     return {"token": text, "logprob": logprob, "bytes": list(text.encode())}

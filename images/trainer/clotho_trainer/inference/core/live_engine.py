@@ -125,7 +125,7 @@ class LiveEngine:
                 with self._live.decoding():
                     self._enter()
                     while self._should_continue():
-                        self._score_all()
+                        self._score_next()
                         self._collect_arrived()
                         self._advance()
         except Exception as error:
@@ -157,11 +157,18 @@ class LiveEngine:
                 self._scheduler.add(self._arrived)
                 self._arrived.clear()
 
-    def _score_all(self) -> None:
-        while self._to_score:
-            tokens, top, future = self._to_score.popleft()
-            if not future.done():
-                settle(future, score(self._live.model, tokens, top))
+    def _score_next(self) -> None:
+        """One a turn, so that scoring never holds sampling up for long; its failure is the request's alone."""
+        if not self._to_score:
+            return
+        tokens, top, future = self._to_score.popleft()
+        if future.done():
+            return
+        try:
+            settle(future, score(self._live.model, tokens, top))
+        except Exception as error:
+            log.exception("scoring %d tokens failed", len(tokens))
+            settle(future, EngineBusyError(f"scoring failed: {error}"))
 
     def _write(self, sequences: Many[Sequence], tokens: Many[Many[int]], logprobs: Many[Many[float]]) -> bool:
         """Append what was sampled, and finish and answer the sequences that are complete; whether there were any."""
