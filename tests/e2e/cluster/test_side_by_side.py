@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ WAIT = "import time; time.sleep(600)"
 @pytest.fixture
 def neighbour(embedded: Embedded) -> Iterator[Embedded]:
     """Another cluster of this machine, without a store of its own until it starts."""
-    target = Embedded(Folder(f"neighbour-{os.getpid()}"), bound=True)
+    target = Embedded(Folder(f"{embedded.folder.name}-n"), bound=True)
     yield target
     target.down()
     shutil.rmtree(target.folder.containerd_root, ignore_errors=True)
