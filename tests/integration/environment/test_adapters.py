@@ -46,7 +46,7 @@ def test_an_unknown_reasoning_gym_task_is_answered_with_those_there_are():
         build(entry.kind, entry.preset)
 
 
-async def test_reasoning_gym_settings_that_do_not_fit_are_said(tmp_path, inference):
+async def test_reasoning_gym_settings_that_do_not_fit_are_an_error(tmp_path, inference):
     pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
     async with process(tmp_path, inference, "reasoning-gym:letter_counting", "task_config={words: 1}") as running:
         assert await running.wait() == 1

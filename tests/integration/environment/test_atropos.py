@@ -223,7 +223,7 @@ async def test_describe_imports_the_files_neighbours(tmp_path, variables):
     assert fields["group_size"]["default"] == 3
 
 
-async def test_what_cannot_say_its_settings_is_described_by_its_kind_of_config(tmp_path, variables):
+async def test_an_environment_whose_config_init_fails_is_described_by_its_config_class(tmp_path, variables):
     text = LETTERS.read_text().replace("return LettersConfig(group_size=8)", "return {}['HF_TOKEN']")
     (tmp_path / "needy.py").write_text(text)
     async with command(tmp_path, "describe", "--entry", f"atropos:{tmp_path}/needy.py", variables=variables) as running:

@@ -39,7 +39,7 @@ def client(session, inference):
 
 
 class TestSamplingClient:
-    async def test_complete_chat_and_generate_say_the_same(self, client, inference):
+    async def test_complete_chat_and_generate_return_the_same(self, client, inference):
         inference.reply = lambda _: "xy"
         by_text = await client.complete("ab")
         by_chat = await client.chat([{"role": "user", "content": "ab"}])

@@ -189,7 +189,7 @@ async def test_a_locked_field_concerns_only_environments_that_have_it(tmp_path, 
     assert api_server.registrations[0]["group_size"] == 4
 
 
-async def test_a_missing_config_file_is_said(tmp_path):
+async def test_a_missing_config_file_is_named(tmp_path):
     async with command(tmp_path, "serve", variables={"CLOTHO_CONFIG": str(tmp_path / "absent.yaml")}) as running:
         code, reason, text = await ending(running)
     assert (code, reason) == (1, "InvalidConfig")

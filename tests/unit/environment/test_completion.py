@@ -62,7 +62,7 @@ def test_log_probabilities_must_match_the_tokens():
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"choices": 3}', b'{"text": 1}'])
-def test_nonsense_is_said_to_be_nonsense(body):
+def test_a_malformed_answer_is_an_error(body):
     with pytest.raises(AnswerError, match="cannot be read"):
         read_openai(body, None, want_tokens=True)
     with pytest.raises(AnswerError, match="cannot be read"):

@@ -29,7 +29,7 @@ def test_a_template_that_rewrites_history_starts_anew():
     assert joined.trained == (False, False, True, False, True)
 
 
-def test_nothing_said_is_nothing_to_train():
+def test_a_conversation_without_turns_has_nothing_to_train():
     assert stitch([]).tokens == ()
 
 

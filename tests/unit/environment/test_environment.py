@@ -184,7 +184,7 @@ class TestEntries:
             ("atropos:missing.py", "there is no file missing.py in this image"),
         ],
     )
-    def test_what_cannot_be_found_is_said(self, entry, complaint):
+    def test_an_entry_that_cannot_be_found_is_an_error(self, entry, complaint):
         with pytest.raises(EntryError) as refusal:
             find_entry(entry)
         assert complaint in str(refusal.value)

@@ -63,7 +63,7 @@ def test_a_sound_group_becomes_scored_data():
     }
 
 
-def test_a_group_is_as_old_as_its_oldest_attempt_and_says_what_was_cut_off():
+def test_a_group_has_its_oldest_policy_version_and_marks_truncated_attempts():
     cut = replace(GOOD, policy_version=2, finish_reason="length")
     candidate = group(attempts=[GOOD, cut])
     body = json.loads(encode_group(candidate, check_group(candidate, 2), env_id=None))

@@ -307,7 +307,7 @@ async def test_back_pressure_keeps_groups_and_starts_no_more_than_the_workers_ho
     assert len(server.groups) >= 5
 
 
-async def test_a_failing_setup_says_so():
+async def test_a_failing_setup_ends_it_with_the_cause():
     runner, _ = runner_for(good, MemoryServer())
 
     async def setup():
