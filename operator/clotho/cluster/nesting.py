@@ -14,8 +14,7 @@ BARE: Final = 0
 IN_EVENT: Final = 1
 IN_LIST: Final = 2
 
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
-_TOKEN: Final = re.compile(_STRING.pattern + rb"|[\[\]{}]")
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]')
 _AS_BRACES: Final = bytes.maketrans(b"[]", b"{}")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -32,8 +31,12 @@ def bounded(raw: bytes, surrounding: int = BARE) -> bytes:
 def _is_deeper(raw: bytes, limit: int) -> bool:
     if raw.count(b"{") + raw.count(b"[") <= limit:
         return False
-    skeleton = _STRING.sub(b"", raw).translate(_AS_BRACES, _NO_BRACKETS)
+    without_escapes = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside_strings = b"".join(without_escapes.split(b'"')[::2])
+    skeleton = outside_strings.translate(_AS_BRACES, _NO_BRACKETS)
     for _ in range(limit):
+        if not skeleton:
+            return False
         skeleton = skeleton.replace(b"{}", b"")  # the innermost level of every branch
     return bool(skeleton)
 
