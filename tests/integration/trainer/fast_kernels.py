@@ -15,7 +15,7 @@ from clotho_trainer.model import fp8
 from clotho_trainer.model.architecture import base_model
 from integration.trainer.fast_policies import CONTEXT, policy
 
-ROWS, PAGE = 5, 16
+ROWS, BLOCK_SIZE = 5, 16
 
 
 def compare(architecture: str, *, in_fp8: bool) -> None:
@@ -45,7 +45,7 @@ def compare(architecture: str, *, in_fp8: bool) -> None:
     qkv = layer.qkv(normed[0])
     positions = torch.tensor([0, 3, 16, 40, 63])
     slots = torch.tensor([17, 35, 48, 90, 111])
-    caches = [torch.randn(9, weights.kv_heads, PAGE, weights.head_dim) for _ in range(2)]
+    caches = [torch.randn(9, weights.kv_heads, BLOCK_SIZE, weights.head_dim) for _ in range(2)]
     stored = [[cache.clone() for cache in caches] for _ in range(2)]
     queries = [
         do.rotate_and_store(qkv, layer, positions, slots, *cache)
