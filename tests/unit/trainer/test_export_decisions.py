@@ -61,7 +61,7 @@ def test_long_waves_are_stretched_and_short_ones_are_not() -> None:
     ("config", "problem"),
     [
         ({"model_type": "mamba"}, "GGUF cannot be written for mamba models, only for gemma, gemma2, llama"),
-        ({"model_type": "gemma", "tie_word_embeddings": False}, "only with tied embeddings"),
+        ({"model_type": "gemma", "tie_word_embeddings": False}, "with tied embeddings only"),
     ],
 )
 def test_models_that_llama_cpp_cannot_run(config: dict[str, Any], problem: str) -> None:
