@@ -102,11 +102,11 @@ class ApiServerStandIn(StandIn):
         return web.json_response({"batch_size": 8 if self.trainer_is_registered else -1, "max_token_len": 64})
 
     async def _status(self, _: web.Request) -> web.Response:
-        if self.status_body:
-            return web.Response(body=self.status_body)
         return web.json_response({"current_step": self.step, "queue_size": 0})
 
     async def _status_env(self, request: web.Request) -> web.Response:
+        if self.status_body:
+            return web.Response(body=self.status_body)
         if (await request.json())["env_id"] not in self.known:
             return web.json_response({"detail": "no such environment"}, status=404)
         status = {"unallocated_fraction": 1.0, "self_queue_size": 0, "max_group_size": 8, "env_weight": 1.0}
