@@ -1,4 +1,4 @@
-"""The command line: where the data lies, who may come in, and a server that stops cleanly on SIGTERM."""
+"""The command line: the data folder, the tokens, and a server that stops cleanly on SIGTERM."""
 
 import argparse
 import asyncio
@@ -95,7 +95,7 @@ def parse_options(arguments: list[str]) -> Options:
     parser.add_argument(
         "--insecure-no-auth",
         action="store_true",
-        help="let everybody do everything, /reset_data included; for local use only",
+        help="accept every request without a token, /reset_data included; for local use only",
     )
     parser.add_argument(
         "--cors-origins",
@@ -110,7 +110,7 @@ def parse_options(arguments: list[str]) -> Options:
 
 
 def settings_of(options: Options) -> ServiceSettings:
-    """Defaults apply only where nobody named a config and none is mounted."""
+    """Defaults apply only where no config is named and none is mounted."""
     if options.config is None and not os.environ.get(CONFIG_VARIABLE) and not CONFIG_PATH.exists():
         server, batches, staleness = config.ApiServerConfig(), 3, 0
     else:

@@ -1,4 +1,4 @@
-"""What an environment says about itself: its config fields. It is a stranger's word, so both sides bound it."""
+"""An environment's own description: its config fields. It comes from untrusted code, so both sides bound it."""
 
 from typing import Annotated, Any, Final
 
@@ -26,7 +26,7 @@ class ConfigField(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     default: Any = None
     description: str = ""
     required: bool = False
-    fixed: bool = False  # decided by the entry or by the run: nobody sets it
+    fixed: bool = False  # decided by the entry or by the run, not by a user
     minimum: float | None = None
     maximum: float | None = None
     exclusive_minimum: float | None = None

@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class _Hiding(logging.Formatter):
-    """Whatever a line is made of, a stranger's traceback too, no secret is in it."""
+    """No secret is in a line, whatever it is made of, tracebacks of untrusted code included."""
 
     def __init__(self, inner: logging.Formatter, secrets: Sequence[str]) -> None:
         super().__init__()

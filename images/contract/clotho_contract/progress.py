@@ -25,7 +25,7 @@ class CheckpointInfo(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """`finished` is said only after the last step and its final checkpoint: it alone makes a run Completed."""
+    """`finished` is reported only after the last step and its final checkpoint: it alone makes a run Completed."""
 
     state: str  # a State; a reader survives those of a newer trainer
     step: Count

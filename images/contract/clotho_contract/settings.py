@@ -136,7 +136,7 @@ class Training(Settings, frozen=True):
     world_model: WorldModel = field(default_factory=WorldModel)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     max_off_policy_batches: Annotated[
-        PositiveInt, Meta(description="Batches that may wait in the queue before environments are told to slow down.")
+        PositiveInt, Meta(description="Batches that may wait in the queue before environments are asked to slow down.")
     ] = 3
     max_staleness: Annotated[
         int, Meta(ge=0, description="Drop groups made by a policy more than this many steps old; 0 keeps all.")

@@ -44,7 +44,7 @@ class Termination(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Reason
     message: str
     step: Count | None = None
-    progress: Progress | None = None  # a trainer's final figures: nobody can ask it for them any more
+    progress: Progress | None = None  # a trainer's final figures: it can no longer be probed for them
     export: ExportOutcome | None = None  # what an export wrote
     trial: Trial | None = None  # what a test of an environment found
 

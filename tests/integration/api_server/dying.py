@@ -1,4 +1,4 @@
-"""The API server, killed when the first group is on disk and its sender has not been told."""
+"""The API server, killed when the first group is on disk and its sender has no answer yet."""
 
 import os
 import signal

@@ -36,7 +36,7 @@ GONE = (aiohttp.ClientError, ConnectionError, TimeoutError)
 
 
 class Run:
-    """What the clients know: which groups were answered, and which batches they were told are trained."""
+    """What the clients know: which groups were answered, and which batches were acknowledged to them as trained."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self._url = url
@@ -91,7 +91,7 @@ class Run:
             assert status == 503
 
     async def train(self) -> None:
-        """Leases, acknowledges until it is told so, and lets checkpoints follow now and then."""
+        """Leases, acknowledges until that is answered, and lets checkpoints follow now and then."""
         while not self.finished.is_set():
             if not await self.train_one_batch(wait_seconds=0.2):
                 await asyncio.sleep(0.005)

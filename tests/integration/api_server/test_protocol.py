@@ -35,10 +35,10 @@ async def test_the_working_sequence(api) -> None:
     assert await api.get("/wandb_info") == {"group": None, "project": None}
     assert (await api.get("/batch"))["status"] == "error"
     assert isinstance((await api.register(batch_size=8))["uuid"], int)
-    newcomer = {"max_token_length": 64, "desired_name": "env", "weight": 1.0, "group_size": 4}
-    assert await api.post("/register-env", newcomer) == {"status": "wait for trainer to start"}
+    environment = {"max_token_length": 64, "desired_name": "env", "weight": 1.0, "group_size": 4}
+    assert await api.post("/register-env", environment) == {"status": "wait for trainer to start"}
     assert await api.get("/batch") == {"batch": None}
-    assert await api.post("/register-env", newcomer) == {
+    assert await api.post("/register-env", environment) == {
         "status": "success",
         "env_id": 0,
         "wandb_name": "env_0",

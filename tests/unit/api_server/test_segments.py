@@ -1,4 +1,4 @@
-"""Files of bytes: what was committed stays readable, what was not is given up, what nobody needs is deleted."""
+"""Files of bytes: what was committed stays readable, what was not is given up, what is not needed is deleted."""
 
 import errno
 import os

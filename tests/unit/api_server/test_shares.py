@@ -1,4 +1,4 @@
-"""What environments are told, and who may still send when the queue is full."""
+"""The queue as environments see it, and which of them may still send when it is full."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from clotho_api_server.state.shares import (
     Limits,
     Snapshot,
     environment_status,
-    is_welcome,
-    nobody_is_welcome,
+    is_needed,
+    needs_no_group,
 )
 from clotho_contract.api_protocol import Register, RegisterEnv
 
@@ -58,18 +58,18 @@ def test_returned_batches_count_as_queue() -> None:
     ("queued", "welcome"),
     [
         ({0: {4: 2}}, {1}),  # the batch waits for the minimum of 1, so only 1 may send
-        ({0: {4: 1}, 1: {4: 1}}, set()),  # a batch is ready: nobody
+        ({0: {4: 1}, 1: {4: 1}}, set()),  # a batch is ready: none of them
         ({}, {1}),
     ],
 )
 def test_a_full_queue_takes_only_what_the_next_batch_waits_for(queued: Any, welcome: set[int]) -> None:
     now = state(environment(0), environment(1, min_batch_allocation=0.5), queued=queued)
-    assert {id for id in (0, 1) if is_welcome(now, id)} == welcome
-    assert nobody_is_welcome(now) == (not welcome)
+    assert {id for id in (0, 1) if is_needed(now, id)} == welcome
+    assert needs_no_group(now) == (not welcome)
 
 
 def test_sizes_that_do_not_add_up_yet_are_never_a_reason_to_refuse() -> None:
-    assert is_welcome(state(queued={None: {3: 2}}), None)
+    assert is_needed(state(queued={None: {3: 2}}), None)
 
 
 def test_limits() -> None:

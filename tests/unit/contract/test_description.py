@@ -24,9 +24,9 @@ FIELDS = st.builds(
 
 
 @given(st.builds(Description, name=st.text(max_size=300), fields=st.lists(FIELDS, max_size=12).map(tuple)))
-def test_it_is_bounded_whole_and_stable(said: Description) -> None:
-    smaller = bounded(said)
-    assert len(smaller.fields) + smaller.omitted_fields == len(said.fields)
+def test_it_is_bounded_whole_and_stable(described: Description) -> None:
+    smaller = bounded(described)
+    assert len(smaller.fields) + smaller.omitted_fields == len(described.fields)
     assert len(description.encode(smaller)) < description.TOTAL_LIMIT + 2000
     assert bounded(smaller) == smaller
     assert description.decode(description.encode(smaller)) == smaller

@@ -21,14 +21,14 @@ def lines() -> Iterator[io.StringIO]:
 
 
 def test_secrets_are_in_no_line_and_in_no_traceback(lines: io.StringIO) -> None:
-    log = logging.getLogger("stranger")
+    log = logging.getLogger("untrusted")
     log.info("the token is %s", "tok-1", extra={"headers": {"key": "sk-2"}})
     try:
         raise RuntimeError("Bearer sk-2")
     except RuntimeError:
         log.exception("failed")
-    said = [json.loads(line) for line in lines.getvalue().splitlines()]
-    assert said[0]["message"] == "the token is ***"
-    assert said[0]["headers"] == {"key": "***"}
-    assert "RuntimeError: Bearer ***" in said[1]["exception"]
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert logged[0]["message"] == "the token is ***"
+    assert logged[0]["headers"] == {"key": "***"}
+    assert "RuntimeError: Bearer ***" in logged[1]["exception"]
     assert "sk-2" not in lines.getvalue()

@@ -23,7 +23,7 @@ _END: Final = b"]}"
 class Batches:
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._hungry_since: float | None = None
+        self._asked_since: float | None = None
 
     async def plain(self, request: web.Request) -> web.StreamResponse:
         """Counts as trained just before the last bytes leave; a client that vanished by then gets it again."""
@@ -43,7 +43,7 @@ class Batches:
             await delivering
             await self._service.change(lambda ledger: ledger.take_back(lease.batch))
             raise
-        await self._note_after_the_answer(lambda ledger: ledger.forget_delivered())
+        await self._change_after_the_answer(lambda ledger: ledger.forget_delivered())
         self._count(trained)
         return response
 
@@ -62,7 +62,7 @@ class Batches:
         opening = msgspec.json.encode(head)[:-1] + b',"batch":['
         lease = leased.lease
         response = await self._send_or_release(request, lease, opening, _END)
-        await self._note_after_the_answer(lambda ledger: ledger.mark_sent(lease.id))
+        await self._change_after_the_answer(lambda ledger: ledger.mark_sent(lease.id))
         return response
 
     async def renew(self, request: web.Request) -> web.Response:
@@ -92,13 +92,13 @@ class Batches:
         try:
             leased = await asyncio.shield(asking)
         except asyncio.CancelledError:
-            if (unwanted := await asking) is not None:
-                await self._give_back(unwanted.lease)
+            if (cancelled := await asking) is not None:
+                await self._give_back(cancelled.lease)
             raise
-        self._hungry_since = self._hungry_since or now
+        self._asked_since = self._asked_since or now
         if leased is not None:
-            self._service.metrics.batch_wait.observe(time.monotonic() - self._hungry_since)
-            self._hungry_since = None
+            self._service.metrics.batch_wait.observe(time.monotonic() - self._asked_since)
+            self._asked_since = None
             self._service.note_lease()
             for steps in leased.staleness:
                 self._service.metrics.staleness.observe(steps)
@@ -108,8 +108,8 @@ class Batches:
         self._service.metrics.trained(trained.groups)
         self._service.metrics.dropped(trained.dropped)
 
-    async def _note_after_the_answer(self, change: Callable[[Ledger], None]) -> None:
-        """Nobody waits for it any more; if the disk refuses, the next start finds out the same."""
+    async def _change_after_the_answer(self, change: Callable[[Ledger], None]) -> None:
+        """No client waits for it any more; if the disk refuses, the next start does the same."""
         with suppress(RefusalError):
             await asyncio.shield(self._service.change(change))
 

@@ -16,7 +16,7 @@ from clotho_api_server.refusals import FullError, RefusalError
 from clotho_api_server.state.ledger import queue_is_full
 from clotho_api_server.state.outcomes import Enqueued, Receipt
 from clotho_api_server.state.service import Service
-from clotho_api_server.state.shares import Snapshot, nobody_is_welcome
+from clotho_api_server.state.shares import Snapshot, needs_no_group
 from clotho_contract.api_protocol import IDEMPOTENCY_HEADER, LONGEST_IDEMPOTENCY_KEY, PROTOCOL_HEADER
 
 BODIES_IN_MEMORY: Final = 256 * 1024**2
@@ -70,7 +70,7 @@ class Intake:
 
         def has_room(state: Snapshot) -> bool:
             reached = limits.reached_by(state) if heeds_429 else limits.bytes_reached_by(state)
-            return not (reached and nobody_is_welcome(state))
+            return not (reached and needs_no_group(state))
 
         if not await service.until(has_room, 0 if heeds_429 else service.settings.patience_when_full):
             raise queue_is_full(service.state, limits, heeds_429=heeds_429)

@@ -1,4 +1,4 @@
-"""Trainers and environments introduce themselves and leave."""
+"""Registration of trainers and environments."""
 
 import logging
 
@@ -23,10 +23,10 @@ class Registration:
         return answer(Registered(number))
 
     async def register_environment(self, request: web.Request) -> web.Response:
-        newcomer = await asked(request, RegisterEnv)
+        environment = await asked(request, RegisterEnv)
         if not self._service.state.started:
             return answer({"status": "wait for trainer to start"})
-        registered = await self._service.change(lambda ledger: ledger.register_environment(newcomer))
+        registered = await self._service.change(lambda ledger: ledger.register_environment(environment))
         await self._service.hear(registered.env_id)
         log.info("environment registered", extra={"environment": registered.wandb_name, "env_id": registered.env_id})
         return answer(registered)

@@ -25,7 +25,7 @@ _Unsigned = TypeVar("_Unsigned", np.uint16, np.uint64)
 
 
 def cut(body: bytes) -> tuple[bytes, LongRows]:
-    """The text with a number that nobody may send, because it is too large, in the place of each long row."""
+    """The text with a number that is too large to be accepted in the place of each long row."""
     parts: list[bytes | memoryview] = []
     rows: LongRows = {}
     view, kept, end = memoryview(body), 0, -1

@@ -27,7 +27,7 @@ class Demand(Struct, frozen=True):
 
 
 class Shortage(Struct, frozen=True):
-    """Why there is no batch yet: these environments owe their minimum; nobody in particular when empty."""
+    """Why there is no batch yet: these environments owe their minimum; empty when groups of any would do."""
 
     environments: frozenset[int] = frozenset()
 

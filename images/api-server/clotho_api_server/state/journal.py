@@ -1,4 +1,4 @@
-"""One thread owns the ledger. Changes that arrive together share a commit; nobody hears of one before it is on disk."""
+"""One thread owns the ledger. Changes that arrive together share a commit; none is answered before it is on disk."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ STUCK_AFTER_SECONDS: Final = 60.0
 
 
 class _Change(Generic[T]):
-    """What to do with the ledger, how many bytes it writes, and who waits for the result."""
+    """What to do with the ledger, how many bytes it writes, and the future of its result."""
 
     def __init__(self, apply: Callable[[Ledger], T], weight: int, loop: asyncio.AbstractEventLoop) -> None:
         self.weight = weight
@@ -49,7 +49,7 @@ class _Change(Generic[T]):
 
 
 class Journal:
-    """`publish` is called on the event loop with the new state, before those who changed it get their results."""
+    """`publish` is called on the event loop with the new state, before the changes get their results."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Journal:
         return await change.future
 
     async def close(self) -> None:
-        """What was asked for before is still written."""
+        """Changes that are queued are still written."""
         self._changes.put(None)
         await asyncio.to_thread(self._thread.join)
         self._db.close()

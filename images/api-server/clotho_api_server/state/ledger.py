@@ -13,7 +13,7 @@ from clotho_api_server.refusals import ConflictError, FullError, InvalidError, U
 from clotho_api_server.state.batching import EnvId, Waiting, choose, complete_pack, shortage
 from clotho_api_server.state.outcomes import Accepted, Enqueued, Lease, Leased, Receipt, Trained
 from clotho_api_server.state.segments import Segments
-from clotho_api_server.state.shares import Environment, Limits, Snapshot, is_welcome
+from clotho_api_server.state.shares import Environment, Limits, Snapshot, is_needed
 from clotho_api_server.state.tally import QueueTally
 from clotho_contract.api_protocol import EnvRegistered, Register, RegisterEnv
 from clotho_contract.trajectory import divides_batch
@@ -91,7 +91,7 @@ class Ledger:
     # -- trainer and environments come and go
 
     def resume(self, now: float) -> None:
-        """After a restart: holders of leases could not renew them, and nobody reads interrupted responses any more."""
+        """After a restart: holders of leases could not renew them, and interrupted responses have no reader."""
         for (lease,) in self._db.execute("SELECT lease FROM batches WHERE state = 'leased' AND NOT sent").fetchall():
             self.release(lease)
         self.forget_delivered()
@@ -109,7 +109,7 @@ class Ledger:
             self.release(lease)
         if request.starting_step < self._step:
             self._return_trained("NOT plain AND step > ?", request.starting_step)
-        self._db.execute("UPDATE batches SET sent = TRUE WHERE state = 'returned'")  # nobody reclaims a predecessor's
+        self._db.execute("UPDATE batches SET sent = TRUE WHERE state = 'returned'")  # not to be reclaimed
         if resized:
             self._dissolve_returned()
         self._registration = request
@@ -200,7 +200,7 @@ class Ledger:
     def _check_room(self, groups: Sequence[Group], *, heeds_429: bool) -> None:
         state = self.snapshot()
         reached = self._limits.reached_by(state) if heeds_429 else self._limits.bytes_reached_by(state)
-        if reached and not all(is_welcome(state, group.env_id) for group in groups):
+        if reached and not all(is_needed(state, group.env_id) for group in groups):
             raise queue_is_full(state, self._limits, heeds_429=heeds_429)
         self._segments.disk.check_room(sum(len(group.body) for group in groups))
 
@@ -254,7 +254,7 @@ class Ledger:
         return Leased(lease, self._step, [max(0, self._step - version) for (version,) in versions])
 
     def mark_sent(self, lease_id: str) -> None:
-        """The whole batch has left. Until this is on disk, a restart hands the batch to whoever speaks up first."""
+        """The whole batch has left. Until this is on disk, a restart hands the batch to the first client that asks."""
         self._db.execute("UPDATE batches SET sent = TRUE WHERE lease = ?", (lease_id,))
 
     def renew(self, lease_id: str, now: float) -> float:
@@ -275,7 +275,7 @@ class Ledger:
         return len(overdue)
 
     def acknowledge(self, lease_id: str, step: int) -> Trained:
-        """The optimiser step that made `step` is done. Saying so twice is harmless."""
+        """The optimiser step that made `step` is done. A repeated acknowledgement is harmless."""
         done = "SELECT step FROM batches WHERE lease = ? AND state IN ('trained', 'done')"
         if again := self._db.execute(done, (lease_id,)).fetchone():
             return Trained(again[0], {}, {})
@@ -288,7 +288,7 @@ class Ledger:
         return self._train(lease_id, step)
 
     def deliver(self, lease_id: str) -> Trained:
-        """A plain batch is all but sent: old trainers say nothing more, so it counts as trained and checkpointed."""
+        """A plain batch is all but sent: nothing acknowledges it, so it counts as trained and checkpointed."""
         self._held(lease_id)
         return self._train(lease_id, self._step + 1)
 
@@ -331,7 +331,7 @@ class Ledger:
         return bool(self._db.execute("SELECT EXISTS (SELECT 1 FROM batches)").fetchone()[0])
 
     def _reclaim(self, lease_id: str) -> Lease | None:
-        """A restart returned this batch for fear that it had not arrived, but its holder is there."""
+        """A restart returned this batch in case it had not arrived, but its holder has it."""
         query = """UPDATE batches SET state = 'leased' WHERE lease = ? AND state = 'returned' AND NOT sent AND NOT plain
                    RETURNING id, groups, sequences, bytes"""
         for row in self._db.execute(query, (lease_id,)).fetchall():
@@ -441,7 +441,7 @@ class Ledger:
         return dict(dropped)
 
     def _forget_beyond_limit(self) -> None:
-        """A trainer that never speaks of checkpoints must not fill the disk: the oldest trained batches go first."""
+        """A trainer that never reports checkpoints must not fill the disk: the oldest trained batches go first."""
         while self._retained_bytes > self._limits.max_queue_bytes:
             self._forget_trained("id = (SELECT min(id) FROM batches WHERE state = 'trained')")
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told. Environments are labelled by the name they asked for, up to a bound."""
+"""Metrics for Prometheus. Environments are labelled by the name they asked for, up to a bound."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -9,7 +9,7 @@ from clotho_api_server.state.batching import EnvId
 from clotho_api_server.state.disk import Disk
 from clotho_api_server.state.shares import Snapshot
 
-MOST_NAMES: Final = 100  # names come from strangers; more of them share one label
+MOST_NAMES: Final = 100  # names are untrusted; more of them share one label
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _WAITS: Final = (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600, 1800)
 
@@ -31,7 +31,7 @@ class Metrics:
         gauge("queue_sequences", "Their sequences.", lambda s: s.sequences)
         gauge("retained_bytes", "Trained groups kept until a checkpoint holds them.", lambda s: s.retained_bytes)
         gauge("current_step", "Optimiser steps that the trainer has acknowledged.", lambda s: s.step)
-        gauge("leased_batches", "Batches in the trainer's hands.", lambda s: s.leased_batches)
+        gauge("leased_batches", "Batches leased to the trainer.", lambda s: s.leased_batches)
         gauge(
             "environments",
             "Environments that are connected.",

@@ -1,4 +1,4 @@
-"""What the ledger says has become of groups and batches."""
+"""Outcomes of changes to the ledger."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,7 +16,7 @@ class Accepted(Struct, frozen=True):
 
 
 class Receipt(Struct, frozen=True):
-    """What the sender of groups is told."""
+    """The answer to the sender of groups."""
 
     groups: int
     buffered: int = 0
@@ -30,7 +30,7 @@ class Enqueued(Struct, frozen=True):
 
 
 class Lease(Struct, frozen=True):
-    """A batch in somebody's hands."""
+    """A batch that is leased."""
 
     id: str
     batch: int

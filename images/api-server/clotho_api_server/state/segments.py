@@ -1,7 +1,7 @@
-"""The bytes of the groups, appended to files of a bounded size. The database says where each group lies.
+"""The bytes of the groups, appended to files of a bounded size. The database holds where each group lies.
 
-Bytes are flushed before the database speaks of them and are never written over, so what a crash leaves behind the last
-group that it speaks of is nobody's. A file is deleted once none of its groups is needed.
+Bytes are flushed before the database refers to them and are never overwritten, so what a crash leaves behind the last
+group that it refers to is never read. A file is deleted once none of its groups is needed.
 """
 
 import logging

@@ -28,7 +28,7 @@ class ServiceSettings(Struct, frozen=True):
     limits: Limits
     max_body_bytes: int = 512 * 1024**2
     environment_timeout: float = 300.0
-    patience_when_full: float = 30.0  # how long an old client's request is held before it is told to try again
+    patience_when_full: float = 30.0  # how long an old client's request is held before it is refused
 
 
 class Service:
@@ -69,7 +69,7 @@ class Service:
         self._reader.close()
 
     def begin_closing(self) -> None:
-        """Those who wait for a batch or for room are answered now."""
+        """Requests that wait for a batch or for room are answered now."""
         self.closing = True
         self._wake()
 
@@ -89,7 +89,7 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._checking, work)
 
     async def until(self, condition: Callable[[Snapshot], bool], seconds: float) -> bool:
-        """Whether the condition came true in time; it is looked at after every change."""
+        """Whether the condition came true in time; it is evaluated after every change."""
         deadline = time.monotonic() + seconds
         while not condition(self.state):
             left = deadline - time.monotonic()
@@ -102,20 +102,20 @@ class Service:
         return True
 
     async def hear(self, env_id: int) -> None:
-        """An environment spoke; one that was thought dead is connected again."""
+        """A request of an environment; one that was considered gone is connected again."""
         self.presence.hear(env_id, time.monotonic())
         env = self.state.environments.get(env_id)
         if env is not None and not env.connected:
             await self.change(lambda ledger: ledger.set_connected(env_id, True))
 
     async def sweep(self) -> None:
-        """Leases run out and environments fall silent without anybody calling."""
+        """Expires leases and disconnects silent environments, which no request does."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self._sweep_once()
             except Exception as error:  # a full disk, a reset in between: the next round sees to it
-                log.warning("leases and silent environments were not looked after: %s", error)
+                log.warning("failed to expire leases and disconnect silent environments: %s", error)
 
     async def _sweep_once(self) -> None:
         if self.state.retained_bytes and self._segments.disk.problem:

@@ -1,4 +1,4 @@
-"""What an environment is told about the queue, and whether it must slow down. Pure arithmetic on a snapshot."""
+"""The queue as an environment sees it, and whether it must slow down. Pure arithmetic on a snapshot."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from msgspec import Struct
 from clotho_api_server.state.batching import Demand, EnvId, Tally, demand, shortage
 from clotho_contract.api_protocol import EnvStatus, Register, RegisterEnv
 
-LEAST_WEIGHT = 0.01  # nobody starves, however small its share
+LEAST_WEIGHT = 0.01  # no environment starves, however small its share
 
 
 class Environment(Struct, frozen=True):
@@ -72,7 +72,7 @@ def allocations(environments: Mapping[int, Environment]) -> dict[int, float]:
     return {env_id: share for env_id, share in shares.items() if share is not None}
 
 
-def is_welcome(state: Snapshot, env_id: EnvId) -> bool:
+def is_needed(state: Snapshot, env_id: EnvId) -> bool:
     """Whether a full queue still takes groups of this environment: it does when the next batch waits for them."""
     wanted = state.demand
     if wanted is None:
@@ -81,7 +81,7 @@ def is_welcome(state: Snapshot, env_id: EnvId) -> bool:
     return lacking is not None and (not lacking.environments or env_id in lacking.environments)
 
 
-def nobody_is_welcome(state: Snapshot) -> bool:
+def needs_no_group(state: Snapshot) -> bool:
     wanted = state.demand
     return wanted is None or shortage(state.queued, wanted) is None
 

@@ -1,4 +1,4 @@
-"""Running counts of what waits in the queue, so that nobody has to look at the groups to know."""
+"""Running counts of what waits in the queue, so that no query over the groups is needed."""
 
 from collections import Counter
 
