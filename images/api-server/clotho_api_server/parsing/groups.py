@@ -108,6 +108,7 @@ class Parser(Generic[T]):
     def glance(self, body: bytes, max_tokens: int, longest_rest: int = AT_A_GLANCE) -> T | None:
         """In a time that hardly depends on what is in the body. None when it is wrong, or long beside its long rows."""
         rest, rows = cut(body)
+        check_rows(rest)  # a long row has no other inside it
         if len(rest) <= longest_rest:
             with suppress(InvalidError):
                 parsed = self._read(rest, rows, max_tokens)
@@ -116,7 +117,6 @@ class Parser(Generic[T]):
 
     def __call__(self, body: bytes, max_tokens: int) -> T:
         """When it does not work out with the long rows apart, the whole text tells what is wrong and where."""
-        check_rows(body)
         parsed = self.glance(body, max_tokens, longest_rest=len(body))
         if parsed is not None:
             return parsed
