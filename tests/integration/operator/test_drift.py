@@ -1,5 +1,7 @@
 """What people change by hand on the objects of a run: repaired at once, or noticed as soon as it is undone."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from rig.cluster_access import Body, ClusterAccess, component, eventually
@@ -77,14 +79,17 @@ async def test_deleted_secret_is_made_again_and_pods_get_the_new_token(
     old = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
     (secret,) = await cluster.of_run("secrets", "r")
 
+    async def is_old_enough() -> tuple[bool, str]:
+        """Creation times are in whole seconds: the next Secret has to be seconds younger than the pods."""
+        created = datetime.fromisoformat(secret["metadata"]["creationTimestamp"])
+        return datetime.now(UTC) - created > timedelta(seconds=4), str(created)
+
     async def are_replaced() -> tuple[bool, object]:
-        """Deleted again while it is as old as the pods: creation times are in whole seconds."""
-        secrets = await cluster.of_run("secrets", "r")
-        if secrets and not kubelet.ended:
-            await cluster.delete("secrets", secret["metadata"]["name"])
         uids = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
         return len(uids) == 3 and not uids & old, kubelet.ended
 
+    await eventually("old enough", is_old_enough)
+    await cluster.delete("secrets", secret["metadata"]["name"])
     await eventually("replaced", are_replaced, patience=60)
     assert kubelet.ended == ["environment", "trainer", "api-server"]
     await cluster.until_phase("Running", "r")
