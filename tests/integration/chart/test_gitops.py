@@ -113,7 +113,7 @@ async def test_deleted(operator: None, cluster: ClusterAccess, kubelet: FakeKube
     await cluster.patch("trainingruns", "r", {"metadata": {"finalizers": None}})
 
 
-async def test_nobody_fights_over_a_field(
+async def test_no_field_has_two_owners(
     operator: None, control_plane: ControlPlane, kubectl: Kubectl, cluster: ClusterAccess, kubelet: FakeKubelet
 ) -> None:
     """A server-side diff is empty once the operator has done its work, and the spec stays the tool's."""

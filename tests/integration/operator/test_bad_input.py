@@ -17,7 +17,7 @@ from rig.operator_process import OperatorProcess
         ({"model": None}, "spec.model"),
     ],
 )
-async def test_what_slipped_in_is_refused_and_disturbs_nobody(
+async def test_an_invalid_run_that_was_stored_is_refused_and_disturbs_no_other(
     cluster: ClusterAccess,
     kubelet: FakeKubelet,
     lenient_crds: None,

@@ -66,7 +66,7 @@ async def test_an_environment_is_described_and_its_pod_goes(
     assert changed["status"]["described"] == status["described"], "the code is the same, so nothing is imported again"
 
 
-async def test_the_describing_pod_has_nothing_and_reaches_nobody(
+async def test_the_describing_pod_has_no_credentials_and_no_egress(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     kubelet.binds = False
@@ -90,7 +90,7 @@ async def test_the_describing_pod_has_nothing_and_reaches_nobody(
     assert "Egress" in wall["spec"]["policyTypes"]
 
 
-async def test_another_image_is_described_again_and_a_failure_is_told(
+async def test_another_image_is_described_again_and_a_failure_is_reported(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await described(cluster, kubelet)

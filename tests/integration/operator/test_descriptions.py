@@ -78,7 +78,7 @@ async def test_garbage_is_counted_and_asked_again(body: bytes, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("store", [a_store(is_ready=False), a_store(address=""), Store()])
-async def test_nobody_is_asked_before_they_are_ready(store: Store) -> None:
+async def test_no_pod_is_probed_before_it_is_ready(store: Store) -> None:
     asked = Descriptions(store, 2.0, lambda _: None)
     assert not asked.has_unprobed_pod(KEY)
     assert await asked.probe(KEY) == (False, None)

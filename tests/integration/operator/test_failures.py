@@ -102,15 +102,15 @@ async def test_an_image_that_cannot_be_pulled_is_named_in_the_message(
     kubelet.makes_ready = False
     await cluster.create_run("v")
     await cluster.until_pods("there", lambda pods: len(pods) == 3, "v")
-    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "ghcr.io/nobody/nothing"'}
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "ghcr.io/example/absent"'}
     trainer = await pod_of(cluster, "v", "trainer")
     await kubelet.set_status(
         trainer["metadata"]["name"], {"containerStatuses": [container("main", {"waiting": waiting})]}
     )
-    await cluster.until("telling", lambda r: "ghcr.io/nobody/nothing" in r["status"].get("message", ""), "v")
+    await cluster.until("telling", lambda r: "ghcr.io/example/absent" in r["status"].get("message", ""), "v")
 
 
-async def test_a_standstill_is_reported_with_its_cause(
+async def test_a_stall_is_reported_with_its_cause(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     kubelet.queue = {"current_step": 1, "queue_size": 0, "environments": []}
@@ -123,7 +123,7 @@ async def test_a_standstill_is_reported_with_its_cause(
     await cluster.until("moving again", lambda r: "stall" not in r["status"], "l")
 
 
-async def test_a_standstill_can_restart_the_guilty(
+async def test_a_stall_can_restart_the_component_that_caused_it(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await cluster.create_run("g", stall={"afterSeconds": 2, "action": "Restart"})

@@ -81,7 +81,7 @@ async def test_a_rotated_token_is_read_again(server: Server) -> None:
     assert [r.headers["Authorization"] for r in server.requests] == ["Bearer old", "Bearer old", "Bearer new"]
 
 
-async def test_a_token_that_stays_wrong_is_said_once(server: Server) -> None:
+async def test_a_token_that_stays_wrong_is_logged_once(server: Server) -> None:
     server.answers = [refusal(401, "Unauthorized"), refusal(401, "Unauthorized")]
     async with client(server) as api:
         with pytest.raises(Unauthorized):

@@ -172,7 +172,7 @@ async def test_answers_get_lost(
     assert kubelet.trainers_seen_together == 1
 
 
-async def test_a_frozen_watch_misleads_nobody(
+async def test_a_frozen_watch_causes_no_duplicates(
     cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator
 ) -> None:
     """While watches deliver nothing, the operator still knows what it has made itself, and makes nothing twice."""

@@ -386,7 +386,7 @@ def test_old_groups_are_dropped_and_reported(marks, make: Make) -> None:
     assert same_after_reload(ledger)
 
 
-def test_trained_groups_nobody_checkpoints_do_not_fill_the_disk(make: Make) -> None:
+def test_trained_groups_without_a_checkpoint_do_not_fill_the_disk(make: Make) -> None:
     ledger = make(max_queue_bytes=30)
     ledger.register(trainer(batch_size=2))
     for step in range(1, 10):

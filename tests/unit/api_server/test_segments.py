@@ -45,7 +45,7 @@ def test_a_file_goes_when_none_of_its_groups_is_needed(tmp_path: Path) -> None:
     assert files(tmp_path) == {"2"}  # still being written
 
 
-def test_a_start_begins_a_new_file_and_deletes_what_nobody_needs(tmp_path: Path) -> None:
+def test_a_start_opens_a_new_file_and_deletes_unused_ones(tmp_path: Path) -> None:
     [kept] = commit(Segments(tmp_path), b"kept")
     crashed = Segments(tmp_path)
     crashed.append(b"never committed")

@@ -20,14 +20,14 @@ def asked(known: Probes, **status: object) -> list[str]:
     return [question.target for question in questions(run, PODS, known, NOW)]
 
 
-def trainer_said(last_step: datetime | None) -> Probes:
+def trainer_reported(last_step: datetime | None) -> Probes:
     answer = Progress(state="training", step=1, total_steps=9, last_step_time=last_step and last_step.isoformat())
     return Probes(trainer=Probe(pod_uid="uid-trainer", taken_at=NOW, answer=answer))
 
 
 def test_a_healthy_run_costs_one_question() -> None:
     assert asked(Probes()) == ["trainer"]
-    assert asked(trainer_said(NOW - timedelta(seconds=299))) == ["trainer"]
+    assert asked(trainer_reported(NOW - timedelta(seconds=299))) == ["trainer"]
 
 
 EVERYBODY = ["trainer", "api_server", "inference"]
@@ -35,12 +35,12 @@ EVERYBODY = ["trainer", "api_server", "inference"]
 
 def test_a_trainer_may_tell_the_time_without_a_zone() -> None:
     naive = NOW.replace(tzinfo=None)
-    assert asked(trainer_said(naive - timedelta(seconds=299))) == ["trainer"]
-    assert asked(trainer_said(naive - timedelta(seconds=301))) == EVERYBODY
+    assert asked(trainer_reported(naive - timedelta(seconds=299))) == ["trainer"]
+    assert asked(trainer_reported(naive - timedelta(seconds=301))) == EVERYBODY
 
 
 def test_everybody_is_asked_when_the_run_slows_down() -> None:
-    assert asked(trainer_said(NOW - timedelta(seconds=301))) == EVERYBODY
+    assert asked(trainer_reported(NOW - timedelta(seconds=301))) == EVERYBODY
 
 
 def test_everybody_is_asked_when_the_trainer_does_not_answer() -> None:
@@ -48,14 +48,14 @@ def test_everybody_is_asked_when_the_trainer_does_not_answer() -> None:
     assert asked(silent) == EVERYBODY
 
 
-def test_everybody_is_asked_while_a_standstill_lasts() -> None:
+def test_every_pod_is_probed_during_a_stall() -> None:
     stall = {"cause": "TrainerHung", "since": "2026-11-15T12:00:00Z"}
-    assert asked(trainer_said(NOW), stall=stall) == EVERYBODY
+    assert asked(trainer_reported(NOW), stall=stall) == EVERYBODY
 
 
 def test_before_the_first_step_time_counts_from_when_the_run_was_up() -> None:
-    assert asked(trainer_said(None), runningTime="2026-11-15T12:54:00Z") == EVERYBODY
-    assert asked(trainer_said(None), runningTime="2026-11-15T12:56:00Z") == ["trainer"]
+    assert asked(trainer_reported(None), runningTime="2026-11-15T12:54:00Z") == EVERYBODY
+    assert asked(trainer_reported(None), runningTime="2026-11-15T12:56:00Z") == ["trainer"]
 
 
 @pytest.mark.parametrize("pod", [a_pod("trainer", phase="Pending"), a_pod("trainer", address="")])

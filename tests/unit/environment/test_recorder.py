@@ -13,7 +13,7 @@ def turn(text: str) -> Completion:
     return Completion(text=text, message={"role": "assistant", "content": text}, tokens=(1,), prompt_tokens=(2,))
 
 
-def test_conversations_that_nobody_takes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversations_that_are_never_collected_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "MOST_SESSIONS", 2)
     client: Any = None
     recording = Recorder(client)

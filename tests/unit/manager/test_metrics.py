@@ -34,7 +34,7 @@ def test_figures_come_from_status() -> None:
     assert 'clotho_runs{phase="Failed"} 0.0' in lines
 
 
-def test_restarts_and_standstills_of_a_run_are_counted() -> None:
+def test_restarts_and_stalls_of_a_run_are_counted() -> None:
     stall = {"cause": "TrainerHung", "since": "2026-11-15T12:00:00Z"}
     lines = exported({"phase": "Starting", "restarts": 2, "stall": stall})
     assert 'clotho_run_restarts{namespace="ns",run="r"} 2.0' in lines
