@@ -106,7 +106,7 @@ def _violations(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
     asked: Tree = msgspec.to_builtins(spec)
     yield from _unlocked(asked, policy)
     yield from _excesses(spec, policy)
-    yield from _outsiders(asked, policy)
+    yield from _unlisted(asked, policy)
 
 
 def _unlocked(asked: Tree, policy: PolicyInForce) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _excesses(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
             yield f"{name}: {asked} is more than {limit}, the limit of {policy.title}"
 
 
-def _outsiders(asked: Tree, policy: PolicyInForce) -> Iterator[str]:
+def _unlisted(asked: Tree, policy: PolicyInForce) -> Iterator[str]:
     """Models, images and devices that are not on the lists."""
     model = asked["model"]["name"]
     if not _is_allowed(model, policy.limits.models):

@@ -155,7 +155,7 @@ def test_the_whole_story(runs: Runs, clotho: Clotho, python_image: str, tmp_path
     assert fields["found"]["default"] == "nothing", "an import has no way out and nothing to find"
     assert fields["letters"]["default"] == "abcd"
     hostile = wait(runs, "environment/hostile", "given up", lambda e: truth(e, "Stalled") == "True")
-    assert "while it was imported" in hostile["status"]["message"]
+    assert "during its import" in hostile["status"]["message"]
 
     refuse_a_locked_field(runs)
     try_three_models(runs, clotho, python_image)

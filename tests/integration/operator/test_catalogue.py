@@ -236,7 +236,7 @@ async def test_an_inference_test_from_start_to_expiry(
 
 
 async def test_what_an_inference_test_must_say(cluster: ClusterAccess) -> None:
-    with pytest.raises(Invalid, match="entry is missing: say what to test with environmentName"):
+    with pytest.raises(Invalid, match="entry is missing: name what to test with environmentName"):
         await create(cluster, "inferencetests", "InferenceTest", "t", steps=2)
     with pytest.raises(Invalid, match="not both"):
         await create(cluster, "inferencetests", "InferenceTest", "t", environmentName="a", entry="letters")

@@ -160,7 +160,7 @@ async def test_a_hostile_file_is_reported_and_a_good_one_beside_it_is_described_
     code, words = await exits.end()
     await kubelet.fail(pod, exit_code=code, message=words)
     stalled = await until(cluster, "environments", "hostile", lambda e: condition(e, "Stalled").get("status") == "True")
-    assert "ended its program (code 0) while it was imported" in stalled["status"]["message"]
+    assert "exited with code 0 during its import" in stalled["status"]["message"]
     assert "fields" not in stalled["status"]
 
     await create_environment(cluster, "mine", GOOD)

@@ -21,7 +21,7 @@ async def test_pod_whose_managed_by_label_was_removed_and_put_back(
     await cluster.patch("pods", name, {"metadata": {"labels": {LABEL: None}}})
     await cluster.patch("pods", name, {"metadata": {"labels": {LABEL: "clotho-operator"}}})
     kubelet.progress |= {"step": 5}
-    run = await cluster.until("at step 5", lambda r: r["status"]["progress"]["step"] == 5, "r")
+    run = await cluster.until("at step 5", lambda r: r["status"].get("progress", {}).get("step") == 5, "r")
     assert run["status"]["phase"] == "Running"
     assert (await cluster.get("pods", name))["metadata"]["uid"] == trainer["metadata"]["uid"]
 
