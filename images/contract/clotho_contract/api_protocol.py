@@ -107,10 +107,12 @@ MOST_LISTED: Final = 100
 
 
 class ConnectedEnvironment(Struct, frozen=True, kw_only=True):
-    id: int
-    name: str
-    seconds_since_heard: float
-    queued_groups: int
+    """Defaults, so that the operator can read the status of a server with fewer fields."""
+
+    id: int = 0
+    name: str = ""
+    seconds_since_heard: float = 0.0
+    queued_groups: int = 0
 
 
 class ApiStatus(Struct, frozen=True, kw_only=True):

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from clotho_environment.entries import find_entry
-from clotho_environment.sdk.environment import InvalidConfigError, build
+from clotho_environment.entries import EntryError, find_entry
 from integration.environment.commands import command
 from integration.environment.stand_ins import InferenceStandIn, started
 
@@ -39,11 +38,10 @@ async def test_reasoning_gym_scores_what_stands_between_the_tags(tmp_path, infer
     assert groups[0]["messages"][0][-1] == {"role": "assistant", "content": "I count. <answer>1</answer>"}
 
 
-def test_an_unknown_reasoning_gym_task_is_answered_with_those_there_are():
+def test_an_unknown_reasoning_gym_task_is_refused_with_similar_names():
     pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
-    entry = find_entry("reasoning-gym:leg_countin")
-    with pytest.raises(InvalidConfigError, match=r"config.task: .*no such task; it has: ab, "):
-        build(entry.kind, entry.preset)
+    with pytest.raises(EntryError, match="no task 'leg_countin'; did you mean leg_counting"):
+        find_entry("reasoning-gym:leg_countin")
 
 
 async def test_reasoning_gym_settings_that_do_not_fit_are_an_error(tmp_path, inference):
@@ -71,4 +69,4 @@ async def test_an_unknown_verifiers_taskset_is_named(tmp_path, inference):
     pytest.importorskip("verifiers", reason="the extra environment-verifiers is not installed")
     async with process(tmp_path, inference, "verifiers:no-such-taskset") as running:
         assert await running.wait() == 1
-    assert "verifiers finds no taskset no-such-taskset" in running.last_words["message"]
+    assert "verifiers has no taskset no-such-taskset" in running.last_words["message"]
