@@ -75,7 +75,8 @@ async def test_rights_are_exactly_what_is_used(
 
 async def live_through_everything(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
     """A run with claims, a budget, a crash, more steps, an end, and its expiry; then the catalogue."""
-    await cluster.create_run("r", storage={"retain": False}, trainer={"disruptionBudget": True})
+    options = {"storage": {"retain": False}, "trainer": {"disruptionBudget": True}, "restarts": {"backoffSeconds": 0}}
+    await cluster.create_run("r", **options)
     await cluster.until_phase("Running", "r")
     pod = next(p for p in await cluster.pods("r") if p["metadata"]["name"].endswith("-trainer"))
     await kubelet.fail(pod)
