@@ -49,11 +49,11 @@ def describe_all(python: str, checkout: Path, files: Sequence[Path]) -> Iterator
     }
     with tempfile.TemporaryDirectory(prefix="atropos-survey-") as folder:
         command = [python, str(FORKED), str(INTROSPECT), folder, *map(str, files)]
-        with subprocess.Popen(
-            command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=folder
-        ) as running:
+        with subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, cwd=folder) as running:
             for line in running.stdout or ():
                 yield json.loads(line)
+    if running.returncode:
+        raise SystemExit(f"{python} ended with code {running.returncode}; it needs atroposlib (--python INTERPRETER)")
 
 
 def main() -> int:

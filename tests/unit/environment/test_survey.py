@@ -1,8 +1,11 @@
 """Why an environment of an Atropos checkout cannot be described."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from clotho_dev.atropos_survey import reason_for
+from clotho_dev.atropos_survey import describe_all, reason_for
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,8 @@ from clotho_dev.atropos_survey import reason_for
 )
 def test_reason(error: str, reason: str) -> None:
     assert reason_for(error) == reason
+
+
+def test_interpreter_without_atroposlib_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="needs atroposlib"):
+        list(describe_all(sys.executable, tmp_path, [tmp_path / "server.py"]))
