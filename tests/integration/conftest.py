@@ -1,4 +1,4 @@
-"""A real API server for the whole session; for each test a namespace, an operator, a pretended kubelet if it asks."""
+"""A real API server for the whole session; for each test a namespace, an operator, a fake kubelet on request."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Promises that the repository as a whole makes."""
+"""Rules for the repository as a whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clotho_dev import tiers
 REPOSITORY = Path(__file__).parents[2]
 
 
-def test_operator_still_means_the_standard_library() -> None:
+def test_operator_folder_does_not_shadow_the_standard_library() -> None:
     """The folder `operator/` is a source root: with an __init__.py it would break half of Python from here."""
     code = "import operator, collections; print(operator.__file__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
@@ -63,7 +63,7 @@ def test_decisions_are_numbered_and_have_a_status() -> None:
         assert re.match(r"Status: (proposed|accepted|replaced by \d+), \w+ \d{4}$", status), path.name
 
 
-def test_links_of_the_documentation_lead_somewhere() -> None:
+def test_links_of_the_documentation_resolve() -> None:
     broken = [
         f"{name}: {target}"
         for name in tracked("*.md")
@@ -89,7 +89,7 @@ def tracked(*patterns: str) -> list[str]:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def test_files_stay_readable() -> None:
+def test_files_have_fewer_than_500_lines() -> None:
     """Under 500 lines each: beyond that a file has more than one idea."""
     too_long = {name: n for name in tracked("*.py", "*.go", "*.sh") if (n := _lines(REPOSITORY / name)) > 500}
     assert too_long == {}

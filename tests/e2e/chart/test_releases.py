@@ -18,7 +18,7 @@ def running(helm: Helm, previous_chart: Path, values: tuple[str, ...], run: Exam
     return run
 
 
-def test_the_release_tests_itself(helm: Helm, running: ExampleRun) -> None:
+def test_helm_test_of_the_release_passes(helm: Helm, running: ExampleRun) -> None:
     assert "Succeeded" in helm.run("test", RELEASE)
     assert running.kstatus() == "Current"
 

@@ -136,7 +136,9 @@ def serve_models(runs: Runs, image: str) -> None:
     )
 
 
-def test_the_whole_story(runs: Runs, clotho: Clotho, python_image: str, tmp_path: Path) -> None:
+def test_an_environment_file_is_discovered_tested_and_trained(
+    runs: Runs, clotho: Clotho, python_image: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "environments"
     folder.mkdir()
     (folder / "mine.py").write_text(MINE)

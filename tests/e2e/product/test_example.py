@@ -69,7 +69,7 @@ def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str) ->
     print(f"\napply -> Running {started:.1f} s, of which the containers needed {containers:.1f} s")
 
 
-def test_events_and_columns_tell_the_story(runs: Runs) -> None:
+def test_events_and_columns_show_the_life_of_a_run(runs: Runs) -> None:
     runs.kubectl.apply(letters("short", steps=50))
     runs.wait_for_phase("short", "Completed")
     header, row = runs.kubectl.run("get", "tr", "short").splitlines()

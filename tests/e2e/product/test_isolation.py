@@ -70,7 +70,7 @@ def seen(runs: Runs, elsewhere: Runs) -> dict[str, Any]:
     return found
 
 
-def test_environment_pod_is_locked_in(seen: dict[str, Any]) -> None:
+def test_environment_pod_has_no_credentials_and_reaches_only_its_run(seen: dict[str, Any]) -> None:
     assert seen == {
         "token": False,
         "admin token": False,

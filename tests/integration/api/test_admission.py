@@ -50,7 +50,7 @@ def training(**changes: Any) -> Body:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_good_runs_are_taken(team: Kubectl, case: str) -> None:
+def test_valid_runs_are_accepted(team: Kubectl, case: str) -> None:
     create(team, CASES[case])
     status = team.get("tr/demo")["status"]
     assert status == {"observedGeneration": -1, "phase": "Pending", "restarts": 0}
@@ -127,7 +127,7 @@ def try_test(anywhere: Kubectl, spec: Body) -> None:
     "spec",
     [{"environmentName": "echo"}, {"entry": "letters"}, {"entry": "e.py", "image": "i", "configMapName": "c"}],
 )
-def test_tests_of_an_environment_or_an_entry_are_taken(anywhere: Kubectl, spec: Body) -> None:
+def test_tests_of_an_environment_or_an_entry_are_accepted(anywhere: Kubectl, spec: Body) -> None:
     try_test(anywhere, spec)
 
 
@@ -141,7 +141,7 @@ def test_tests_of_an_environment_or_an_entry_are_taken(anywhere: Kubectl, spec: 
         ({"environmentName": "echo", "image": "i"}, "not both"),
     ],
 )
-def test_tests_that_do_not_say_what_to_run_are_refused(anywhere: Kubectl, spec: Body, words: str) -> None:
+def test_tests_without_an_environment_or_entry_are_refused(anywhere: Kubectl, spec: Body, words: str) -> None:
     with pytest.raises(KubectlError, match=words):
         try_test(anywhere, spec)
 
@@ -170,7 +170,7 @@ MUTABLE: list[Body] = [
 ]
 
 
-def test_what_may_change_on_an_existing_run(team: Kubectl) -> None:
+def test_mutable_fields_of_an_existing_run_can_change(team: Kubectl) -> None:
     create(team, CASES["everything"])
     for changes in MUTABLE:
         patch(team, {"spec": changes})
@@ -200,7 +200,7 @@ IMMUTABLE: list[tuple[Body, str]] = [
 ]
 
 
-def test_everything_else_is_refused_and_the_sentence_says_what_can_change(team: Kubectl) -> None:
+def test_immutable_fields_are_refused_and_the_message_lists_mutable_ones(team: Kubectl) -> None:
     create(team, CASES["everything"])
     for changes, words in IMMUTABLE:
         with pytest.raises(KubectlError) as refusal:
@@ -210,7 +210,7 @@ def test_everything_else_is_refused_and_the_sentence_says_what_can_change(team: 
             assert "only environments[].replicas, training.steps (upwards), stop, suspend" in str(refusal.value)
 
 
-def test_a_stop_cannot_be_taken_back(team: Kubectl) -> None:
+def test_a_stop_cannot_be_undone(team: Kubectl) -> None:
     create(team, smallest(stop=True))
     with pytest.raises(KubectlError, match="stop cannot be taken back; use suspend to pause a run"):
         patch(team, {"spec": {"stop": False}})
@@ -224,7 +224,7 @@ def test_steps_of_a_finished_run_cannot_be_raised(team: Kubectl) -> None:
     patch(team, {"spec": {"ttlSecondsAfterFinished": 5}})
 
 
-def test_kubectl_explain_teaches(anywhere: Kubectl) -> None:
+def test_kubectl_explain_describes_the_fields(anywhere: Kubectl) -> None:
     text = anywhere.run("explain", "tr.spec.training")
     for words in (
         "How the policy is trained.",
@@ -242,7 +242,7 @@ def test_kubectl_get_shows_the_columns(team: Kubectl) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rendered_objects_are_taken_by_a_restricted_namespace(team: Kubectl, case: str) -> None:
+def test_rendered_objects_are_accepted_in_a_restricted_namespace(team: Kubectl, case: str) -> None:
     """The namespace enforces `restricted` Pod Security."""
     for manifest in render_all(CASES[case]):
         manifest["metadata"] |= {"namespace": team.namespace}

@@ -89,7 +89,7 @@ def test_a_locked_field_may_be_left_out_or_repeated(team: Kubectl) -> None:
     create(team, "repeats", training={"steps": 100, "batchSize": 8, "seed": 7})
 
 
-def test_of_two_policies_the_stricter_counts(team: Kubectl) -> None:
+def test_the_stricter_of_two_policies_applies(team: Kubectl) -> None:
     set_policy(team, "a", limits={"steps": 50})
     set_policy(team, "b", limits={"steps": 500})
     with pytest.raises(KubectlError, match="100 is more than 50, the limit of TrainingPolicy a"):
@@ -103,7 +103,7 @@ def test_policies_of_other_namespaces_do_not_count(team: Kubectl, kubectl: Kubec
         create(kubectl.in_namespace(elsewhere), "r")
 
 
-def test_a_live_run_can_be_changed_where_it_goes_against_a_later_policy(team: Kubectl) -> None:
+def test_a_live_run_that_violates_a_later_policy_can_be_changed(team: Kubectl) -> None:
     create(team, "r")
     set_policy(team, locked={"training": {"seed": 7}}, limits={"gpus": 0, "steps": 50, "replicas": 1})
     change(team, suspend=True)

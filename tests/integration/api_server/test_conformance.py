@@ -28,7 +28,7 @@ def run(atropos: Path, *arguments: str, cwd: Path, **variables: str) -> subproce
     )
 
 
-def test_their_own_tests_pass_against_ours(atropos: Path, tmp_path: Path) -> None:
+def test_atroposlib_tests_pass_against_this_server(atropos: Path, tmp_path: Path) -> None:
     server = start_ours(tmp_path / "data")
     try:
         found = run(atropos, "-c", "import atroposlib; print(atroposlib.__path__[0])", cwd=tmp_path).stdout.strip()

@@ -222,6 +222,6 @@ def test_ours_does_not_have_the_defect(ours: Subject, check: Callable[[Subject],
 
 
 @pytest.mark.parametrize("check", DEFECTS, ids=lambda check: check.__name__)
-def test_the_original_has_it(original: Subject, check: Callable[[Subject], None]) -> None:
+def test_atropos_has_the_defect(original: Subject, check: Callable[[Subject], None]) -> None:
     with pytest.raises(AssertionError, match=DEFECTS[check]):
         check(original)

@@ -1,4 +1,4 @@
-"""A full volume refuses groups and names itself; leases and acknowledgements drain it."""
+"""With a full volume groups are refused with the cause; leases and acknowledgements drain it."""
 
 from __future__ import annotations
 

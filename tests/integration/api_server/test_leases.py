@@ -65,7 +65,7 @@ async def test_a_client_that_gives_up_waiting_takes_nothing_with_it(api) -> None
         assert marks(await api.post("/lease", {"wait_seconds": 60})) == [5]
 
 
-async def test_whoever_vanishes_in_the_middle_of_a_batch_gets_it_again(api) -> None:
+async def test_a_batch_interrupted_by_a_disconnect_is_delivered_again(api) -> None:
     await api.register(batch_size=64, max_token_len=0)
     for mark in range(8):
         await api.post("/scored_data", group(mark, size=8, width=40_000))  # far more than sockets buffer

@@ -29,7 +29,7 @@ def marks(batch: list[dict[str, Any]]) -> list[int]:
     return [item["tokens"][0][0] for item in batch]
 
 
-async def test_the_working_sequence(api) -> None:
+async def test_register_send_and_fetch_a_batch(api) -> None:
     assert await api.get("/") == {"message": "AtroposLib API"}
     assert await api.get("/info") == {"batch_size": -1, "max_token_len": -1}
     assert await api.get("/wandb_info") == {"group": None, "project": None}
@@ -64,7 +64,7 @@ async def test_the_working_sequence(api) -> None:
     assert (await api.get("/status-env", json={"env_id": 0}))["current_step"] == 1
 
 
-async def test_lists_and_parts(api) -> None:
+async def test_lists_and_partial_groups_are_accepted(api) -> None:
     await api.register(batch_size=4)
     await api.register_environment(group_size=4)
     answer = await api.post("/scored_data_list", [group(1, 4), group(2, 3, env_id=0)])
@@ -85,7 +85,7 @@ async def test_gzip_bodies(api) -> None:
     assert (await api.get("/status"))["queue_size"] == 1
 
 
-async def test_what_is_wrong_is_named_and_not_enqueued(api) -> None:
+async def test_invalid_groups_are_refused_with_the_field_and_not_enqueued(api) -> None:
     await api.register(max_token_len=3)
     answer = await api.post("/scored_data", group(1, scores=[1.0]), status=422)
     assert answer["detail"][0]["loc"] == ["body", "scores"]
@@ -99,7 +99,7 @@ async def test_what_is_wrong_is_named_and_not_enqueued(api) -> None:
     assert (await api.get("/status"))["queue_size"] == 0
 
 
-async def test_a_large_group_is_the_same_when_it_comes_out(api) -> None:
+async def test_a_large_group_is_returned_unchanged(api) -> None:
     await api.register(batch_size=2, max_token_len=0)
     tokens = [list(range(100_000)), list(range(50_000))]
     logprobs = [[-0.123456789] * len(row) for row in tokens]
@@ -127,7 +127,7 @@ async def test_everything_survives_a_restart(servers) -> None:
 ENVIRONMENT = {"max_token_length": 64, "desired_name": "env", "weight": 1.0, "group_size": 2}
 
 
-async def test_an_environment_that_falls_silent_stops_counting_until_it_speaks(servers) -> None:
+async def test_a_silent_environment_is_disconnected_until_its_next_request(servers) -> None:
     async with servers.serving(environment_timeout=0.1) as api:
         await api.register()
         await api.register_environment(min_batch_allocation=0.5)
@@ -140,7 +140,7 @@ async def test_an_environment_that_falls_silent_stops_counting_until_it_speaks(s
         assert api.service.state.environments[0].connected
 
 
-async def test_the_status_tells_the_operator_more(api) -> None:
+async def test_status_has_the_fields_the_operator_reads(api) -> None:
     await api.register()
     await api.register_environment(desired_name="gsm8k")
     await api.post("/scored_data", group(1, env_id=0))
@@ -179,7 +179,7 @@ async def test_metrics_by_environment(servers) -> None:
         assert expected in lines
 
 
-async def test_a_full_queue_says_429_to_those_who_understand_and_holds_the_others(servers) -> None:
+async def test_a_full_queue_answers_429_to_new_clients_and_holds_old_ones(servers) -> None:
     new = {"X-Clotho-Protocol": "1"}
     async with servers.serving(limits={"max_off_policy_batches": 1, "max_queue_bytes": 700}) as api:
         await api.register(batch_size=2)
@@ -202,7 +202,7 @@ async def test_a_full_queue_says_429_to_those_who_understand_and_holds_the_other
         assert await held == {"status": "received"}
 
 
-async def test_tokens(servers) -> None:
+async def test_routes_require_their_token(servers) -> None:
     async with servers.serving(access=single_token("secret", "admin")) as api:
         for path in ("/", "/healthz", "/readyz", "/metrics"):
             async with api.session.get(api.url + path) as response:
@@ -221,7 +221,7 @@ async def test_tokens(servers) -> None:
             assert (response.status, await response.text()) == (200, "Reset successful")
 
 
-async def test_reset(api) -> None:
+async def test_reset_clears_registration_and_queue(api) -> None:
     await api.register(starting_step=4)
     await api.post("/scored_data", group(1))
     async with api.session.get(api.url + "/reset_data") as response:
@@ -250,7 +250,7 @@ async def test_bodies_that_are_too_large(servers) -> None:
         await api.post("/register", {"wandb_group": "x" * 2_000_000}, status=413)
 
 
-async def test_a_body_that_comes_too_slowly(api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_arrives_too_slowly_is_refused(api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "PATIENCE_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rpartition(":")[2]))
     writer.write(b"POST /scored_data HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
@@ -338,7 +338,7 @@ async def test_keys_that_cannot_be_kept_are_refused(api, key: str) -> None:
     assert (await api.get("/status"))["queue_size"] == 0
 
 
-async def test_unknown_places_and_environments(api) -> None:
+async def test_unknown_paths_methods_and_environments_are_refused(api) -> None:
     await api.post("/nowhere", {}, status=404)
     await api.post("/status", {}, status=405)
     async with api.session.get(api.url + "/status-env", json={"env_id": 3}) as response:

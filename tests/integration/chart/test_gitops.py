@@ -48,7 +48,9 @@ async def operator(install_chart: Any, start_operator: Any, cluster: ClusterAcce
     await start_operator(install_chart(f"runs.namespaces={{{cluster.namespace}}}"))
 
 
-async def test_untouched(install_chart: Any, cluster: ClusterAccess, judge: Judges) -> None:
+async def test_a_run_without_an_operator_is_in_progress(
+    install_chart: Any, cluster: ClusterAccess, judge: Judges
+) -> None:
     """Before any operator has seen it, a run must not look finished."""
     install_chart()
     assert judge(await cluster.create_run("r")) == ("InProgress", "Progressing")
@@ -91,20 +93,26 @@ async def test_suspended_and_resumed(
     assert judge(await cluster.until_phase("Running", "r")) == ("Current", "Healthy")
 
 
-async def test_stalled(operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges) -> None:
+async def test_a_stalled_run_is_degraded(
+    operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges
+) -> None:
     await cluster.create_run("r", stall={"afterSeconds": 1})
     run = await cluster.until("stalled", lambda run: "stall" in run["status"], "r")
     assert judge(run) == ("Failed", "Degraded")
 
 
-async def test_failed(operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges) -> None:
+async def test_a_failed_run_is_degraded(
+    operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges
+) -> None:
     await cluster.create_run("r", restarts={"limit": 0})
     await cluster.until_phase("Running", "r")
     await kubelet.fail(next(pod for pod in await cluster.pods("r") if component(pod) == "trainer"))
     assert judge(await cluster.until_phase("Failed", "r")) == ("Failed", "Degraded")
 
 
-async def test_deleted(operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges) -> None:
+async def test_a_deleted_run_is_terminating(
+    operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges
+) -> None:
     await cluster.create_run("r")
     await cluster.patch("trainingruns", "r", {"metadata": {"finalizers": ["example.com/hold"]}})
     await cluster.delete("trainingruns", "r")
@@ -139,7 +147,9 @@ def diff(kubectl: Kubectl, manifest: str) -> str:
     return done.stdout
 
 
-async def test_the_catalogue(operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges) -> None:
+async def test_health_of_environments_and_inference_tests(
+    operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges
+) -> None:
     """An Environment on its way and described, a test that cannot work."""
     kubelet.makes_ready = False
     await create(cluster, "environments", "Environment")

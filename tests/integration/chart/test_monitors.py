@@ -42,7 +42,9 @@ def check(kubectl: Kubectl, objects: list[dict[str, Any]]) -> None:
     kubectl.run(*arguments, stdin=yaml.safe_dump_all(objects))
 
 
-def test_the_prometheus_operator_takes_them(crds: None, kubectl: Kubectl, namespace: str, render: Render) -> None:
+def test_monitors_and_alerts_match_the_prometheus_operator_crds(
+    crds: None, kubectl: Kubectl, namespace: str, render: Render
+) -> None:
     values = [f"monitoring.{part}.enabled=true" for part in ("serviceMonitor", "podMonitor", "alerts")]
     found = [item for item in render(*values, namespace=namespace) if item["kind"] in KINDS]
     assert sorted(item["kind"] for item in found) == list(KINDS)

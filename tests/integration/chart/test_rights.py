@@ -57,7 +57,7 @@ async def test_rights_are_exactly_what_is_used(
     scope = f"runs.namespaces={{{cluster.namespace}}}"
     installed = install_chart(*([scope] if mode == "namespaced" else []))
     operator = await start_operator(installed)
-    await live_through_everything(cluster, kubelet)
+    await use_every_feature(cluster, kubelet)
     await operator.terminate()
     await read_each_kind_again(installed.write_kubeconfig(tmp_path / "again.kubeconfig"), cluster.namespace)
 
@@ -73,7 +73,7 @@ async def test_rights_are_exactly_what_is_used(
     assert used - granted(installed.rules()) == set(), "allowed by another role"
 
 
-async def live_through_everything(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
+async def use_every_feature(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
     """A run with claims, a budget, a crash, more steps, an end, and its expiry; then the catalogue."""
     options = {"storage": {"retain": False}, "trainer": {"disruptionBudget": True}, "restarts": {"backoffSeconds": 0}}
     await cluster.create_run("r", **options)

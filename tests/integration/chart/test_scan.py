@@ -26,7 +26,7 @@ def checkov() -> Path:
         pytest.skip(f"checkov cannot be installed here: {error}")
 
 
-def test_nothing_is_found_that_has_no_reason(
+def test_every_scan_finding_is_accepted_with_a_reason(
     checkov: Path, render: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     chart = [item for item in render("replicas=2") if item["kind"] != "CustomResourceDefinition"]

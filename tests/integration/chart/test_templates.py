@@ -1,4 +1,4 @@
-"""What the chart renders for which values, and what it refuses; the API server has the last word on validity."""
+"""What the chart renders for which values, and what it refuses; the API server checks that it is valid."""
 
 import re
 import subprocess
@@ -45,7 +45,7 @@ def pod_of(objects: list[Manifest]) -> Manifest:
     return pod
 
 
-def test_lint(helm: Path) -> None:
+def test_helm_lint_passes(helm: Path) -> None:
     done = subprocess.run([helm, "lint", "--strict", generate.CHART], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
@@ -128,7 +128,7 @@ def test_large_numbers_reach_the_operator_as_they_are(render: Render) -> None:
     assert variables["CLOTHO_RECONCILE_RESYNC_SECONDS"] == "10000000"
 
 
-def test_a_disruption_budget_comes_with_the_second_replica(render: Render) -> None:
+def test_a_disruption_budget_is_rendered_for_two_replicas(render: Render) -> None:
     assert kinds(render())["PodDisruptionBudget"] == 0
     assert one(render("replicas=2"), "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
 

@@ -1,4 +1,4 @@
-"""The commands as processes against a real API server, with an operator and a pretended kubelet behind it."""
+"""The commands as processes against a real API server, with an operator and a fake kubelet behind it."""
 
 import asyncio
 import os
@@ -163,13 +163,13 @@ async def test_no_cluster_is_one_line_with_a_code(clotho: Clotho, tmp_path: Path
     assert "MISSING cluster" in checked.out
 
 
-async def test_a_dry_run_asks_the_api_server(clotho: Clotho, cluster: ClusterAccess, manifest: str) -> None:
+async def test_a_dry_run_is_validated_by_the_api_server(clotho: Clotho, cluster: ClusterAccess, manifest: str) -> None:
     dry = await clotho("run", "start", "-f", manifest, "--dry-run", "-o", "json")
     assert dry.data["spec"]["training"]["learningRate"] == 4e-5, "the defaults are filled in"  # type: ignore[index]
     assert await cluster.all("trainingruns") == []
 
 
-async def test_check_tells_an_administrator_from_a_guest(
+async def test_check_reports_the_rights_of_administrators_and_guests(
     clotho: Clotho, cluster: ClusterAccess, kubectl: Kubectl, operator: OperatorProcess, tmp_path: Path
 ) -> None:
     kubectl.in_namespace(clotho.namespace).run(
@@ -202,7 +202,7 @@ async def test_check_tells_an_administrator_from_a_guest(
     assert (refused.code, "clotho check" in refused.err) == (4, True)
 
 
-async def test_logs_are_marked_and_their_letters_harmless(
+async def test_missing_logs_are_reported_and_do_not_hang(
     clotho: Clotho, cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, manifest: str
 ) -> None:
     """No kubelet answers here: each missing log is reported, and nothing hangs."""
@@ -213,7 +213,7 @@ async def test_logs_are_marked_and_their_letters_harmless(
     assert logs.err.startswith("trainer: ")
 
 
-async def test_discovered_environments_are_taken_by_the_api_server(
+async def test_discovered_environments_are_accepted_by_the_api_server(
     clotho: Clotho, kubectl: Kubectl, tmp_path: Path
 ) -> None:
     (tmp_path / "echo.py").write_text('class Echo(BaseEnv):\n    """Say it."""\n')

@@ -60,25 +60,25 @@ def assert_one_clear_line(done: subprocess.CompletedProcess[str], *words: str) -
     assert "Traceback" not in done.stderr
 
 
-def test_no_go_and_no_download(environment: dict[str, str]) -> None:
+def test_missing_go_is_reported_with_instructions(environment: dict[str, str]) -> None:
     done = cluster(environment, "up", "--profile", "control-plane")
     assert_one_clear_line(done, "building them needs Go 1.26", "install Go", "KUBEBUILDER_ASSETS")
     assert not (Path(environment["XDG_STATE_HOME"]) / "clotho").exists()
 
 
-def test_port_taken(environment: dict[str, str]) -> None:
+def test_a_port_in_use_is_reported(environment: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         done = cluster(environment, "up", "--profile", "control-plane", "--port", str(port))
     assert_one_clear_line(done, f"port {port} on 127.0.0.1 is taken", "--port")
 
 
-def test_unknown_cluster(environment: dict[str, str]) -> None:
+def test_an_unknown_cluster_is_reported(environment: dict[str, str]) -> None:
     done = cluster(environment | {"CLUSTER": "minikube"}, "up")
     assert_one_clear_line(done, "CLUSTER=minikube is unknown", "embedded, kind, current")
 
 
-def test_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_without_root_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ClusterError, match=r"needs root .* sudo"):
         packages.require_root("the node profile")
@@ -90,7 +90,7 @@ def test_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounting a small disk needs root on Linux")
-def test_disk_full(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(environment: dict[str, str], tmp_path: Path) -> None:
     cache = Path(environment["XDG_CACHE_HOME"])
     cache.mkdir()
     _write_program(tmp_path / "bin" / "go", GO_STAND_IN)
@@ -161,9 +161,7 @@ def test_missing_download_falls_back(mirror: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "bin").iterdir()) == []
 
 
-def test_state_of_a_daemon_from_before_a_reboot_is_not_believed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_of_a_daemon_from_before_a_reboot_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = Folder("old")
     folder.path.mkdir(parents=True)

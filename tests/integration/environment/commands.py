@@ -37,7 +37,7 @@ class Command:
         return (self.folder / "log").read_text()
 
     @property
-    def last_words(self) -> dict[str, Any]:
+    def termination_message(self) -> dict[str, Any]:
         words: dict[str, Any] = json.loads((self.folder / "termination").read_text())
         return words
 

@@ -27,7 +27,7 @@ class StandIn:
     news: asyncio.Condition = field(default_factory=asyncio.Condition)
     _runner: web.AppRunner | None = None
 
-    async def hears(self, path: str, times: int = 1) -> None:
+    async def wait_for_requests(self, path: str, times: int = 1) -> None:
         """Returns when so many requests for the path have come."""
         async with asyncio.timeout(120), self.news:
             await self.news.wait_for(lambda: self.requests.count(path) >= times)

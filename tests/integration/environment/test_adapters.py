@@ -48,8 +48,8 @@ async def test_reasoning_gym_settings_that_do_not_fit_are_an_error(tmp_path, inf
     pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
     async with process(tmp_path, inference, "reasoning-gym:letter_counting", "task_config={words: 1}") as running:
         assert await running.wait() == 1
-    assert running.last_words["reason"] == "EnvironmentFailed"
-    assert "'words'" in running.last_words["message"]
+    assert running.termination_message["reason"] == "EnvironmentFailed"
+    assert "'words'" in running.termination_message["message"]
 
 
 async def test_a_verifiers_taskset_is_played_and_scored_by_its_own_rewards(tmp_path, inference):
@@ -69,4 +69,4 @@ async def test_an_unknown_verifiers_taskset_is_named(tmp_path, inference):
     pytest.importorskip("verifiers", reason="the extra environment-verifiers is not installed")
     async with process(tmp_path, inference, "verifiers:no-such-taskset") as running:
         assert await running.wait() == 1
-    assert "verifiers has no taskset no-such-taskset" in running.last_words["message"]
+    assert "verifiers has no taskset no-such-taskset" in running.termination_message["message"]

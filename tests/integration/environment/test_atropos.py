@@ -66,7 +66,7 @@ def only_child(pid: int) -> Path:
     return Path("/proc", child)
 
 
-async def test_it_works_through_an_outage_to_the_last_step(tmp_path, run, variables):
+async def test_environment_survives_an_outage_and_reaches_the_last_step(tmp_path, run, variables):
     api_server, _ = run
     async with serve(tmp_path, run, LETTERS, variables, steps=40) as running:
         await api_server.groups_reach(5)
@@ -74,8 +74,8 @@ async def test_it_works_through_an_outage_to_the_last_step(tmp_path, run, variab
         api_server.known.clear()
         await api_server.start()
         assert await running.wait() == 0, running.log
-    assert running.last_words["reason"] == "Finished"
-    assert running.last_words["step"] >= 40
+    assert running.termination_message["reason"] == "Finished"
+    assert running.termination_message["step"] >= 40
     assert api_server.registrations[0]["desired_name"] == "env"
     group = api_server.groups[-1]
     assert group["scores"] == [1.0] * 4
@@ -94,7 +94,7 @@ async def test_a_stop_reaches_the_child(tmp_path, run, variables):
         environment = (child / "environ").read_bytes()
         running.terminate()
         assert await running.wait() == 0, running.log
-    assert running.last_words["reason"] == "Stopped"
+    assert running.termination_message["reason"] == "Stopped"
     assert not child.exists()
     assert api_server.farewells == [1]
     assert TOKEN.encode() not in environment, "untrusted code does not get the run's token"
@@ -103,25 +103,27 @@ async def test_a_stop_reaches_the_child(tmp_path, run, variables):
 async def test_rollouts_that_always_fail_end_it(tmp_path, run, variables):
     async with serve(tmp_path, run, ENVIRONMENTS / "atropos_broken.py", variables, steps=5) as running:
         assert await running.wait() == 1, running.log
-    assert running.last_words["reason"] == "EnvironmentFailed"
-    assert "Error in collect_trajectories: 'answer'" in running.last_words["message"]
+    assert running.termination_message["reason"] == "EnvironmentFailed"
+    assert "Error in collect_trajectories: 'answer'" in running.termination_message["message"]
 
 
 async def test_a_refused_token_ends_it(tmp_path, run, variables):
     api_server, _ = run
     async with serve(tmp_path, run, LETTERS, variables | {"CLOTHO_TOKEN": "outdated"}, steps=50) as running:
         assert await running.wait() == 1
-    assert running.last_words["reason"] == "Unauthorized"
-    assert running.last_words["message"] == f"{api_server.url} refuses our token (401)"
+    assert running.termination_message["reason"] == "Unauthorized"
+    assert running.termination_message["message"] == f"{api_server.url} refuses our token (401)"
 
 
-async def test_refused_groups_end_it_with_the_servers_own_words(tmp_path, run, variables):
+async def test_refused_groups_end_the_process_with_the_servers_message(tmp_path, run, variables):
     api_server, _ = run
     api_server.refusal = "masks[0]: longer than tokens[0]"
     async with serve(tmp_path, run, LETTERS, variables, steps=50) as running:
         assert await running.wait() == 1, running.log
-    assert running.last_words["reason"] == "EnvironmentFailed"
-    assert running.last_words["message"].endswith("groups in a row were refused; the last: 422 " + api_server.refusal)
+    assert running.termination_message["reason"] == "EnvironmentFailed"
+    assert running.termination_message["message"].endswith(
+        "groups in a row were refused; the last: 422 " + api_server.refusal
+    )
 
 
 async def test_groups_that_cannot_be_sent_end_it(tmp_path, run, variables):
@@ -130,8 +132,8 @@ async def test_groups_that_cannot_be_sent_end_it(tmp_path, run, variables):
     (tmp_path / "unsendable.py").write_text(text)
     async with serve(tmp_path, run, tmp_path / "unsendable.py", variables, steps=50) as running:
         assert await running.wait() == 1, running.log
-    assert running.last_words["reason"] == "EnvironmentFailed"
-    assert "Failed to send single ScoredDataGroup" in running.last_words["message"]
+    assert running.termination_message["reason"] == "EnvironmentFailed"
+    assert "Failed to send single ScoredDataGroup" in running.termination_message["message"]
 
 
 async def test_conversations_are_tokenized_to_plain_lists(tmp_path, run, variables):
@@ -140,7 +142,7 @@ async def test_conversations_are_tokenized_to_plain_lists(tmp_path, run, variabl
     inference.reply = lambda prompt: prompt
     async with serve(tmp_path, run, CHAT, variables, steps=2) as running:
         assert await running.wait() == 0, running.log
-    assert running.last_words["reason"] == "Finished"
+    assert running.termination_message["reason"] == "Finished"
     group = api_server.groups[0]
     assert "".join(map(chr, group["tokens"][0])) in ("red>red>", "green>green>", "blue>blue>")
     assert group["masks"][0].count(-100) == len(group["tokens"][0]) // 2
@@ -152,8 +154,8 @@ async def test_a_file_that_does_not_start_is_quoted(tmp_path, run, variables):
     broken.write_text("raise RuntimeError('no such dataset')\n")
     async with serve(tmp_path, run, broken, variables, steps=5) as running:
         assert await running.wait() == 1, running.log
-    assert running.last_words["reason"] == "EnvironmentFailed"
-    assert running.last_words["message"] == "no_start.py ended with code 1: RuntimeError: no such dataset"
+    assert running.termination_message["reason"] == "EnvironmentFailed"
+    assert running.termination_message["message"] == "no_start.py ended with code 1: RuntimeError: no such dataset"
 
 
 async def test_a_file_that_starts_nothing_is_not_started_for_ever(tmp_path, run, variables):
@@ -161,12 +163,12 @@ async def test_a_file_that_starts_nothing_is_not_started_for_ever(tmp_path, run,
     idle.touch()
     async with serve(tmp_path, run, idle, variables, steps=5) as running:
         assert await running.wait() == 1, running.log
-    assert running.last_words["reason"] == "EnvironmentFailed"
-    assert running.last_words["message"].startswith("idle.py ended without registering; does it call cli()")
+    assert running.termination_message["reason"] == "EnvironmentFailed"
+    assert running.termination_message["message"].startswith("idle.py ended without registering; does it call cli()")
 
 
 @pytest.mark.parametrize("has_tokens", [True, False])
-async def test_process(tmp_path, run, variables, has_tokens):
+async def test_process_writes_groups_with_and_without_tokens(tmp_path, run, variables, has_tokens):
     _, inference = run
     arguments = ["process", "--entry", f"atropos:{LETTERS}", "--base-url", inference.url + "/v1", "--model", "m"]
     arguments += ["--set", "group_size=2", "--groups", "2", *(["--tokens"] if has_tokens else [])]
@@ -184,11 +186,11 @@ async def test_process_respects_its_deadline(tmp_path, run, variables):
     arguments = ["process", "--entry", f"atropos:{LETTERS}", "--base-url", inference.url, "--deadline", "1"]
     async with command(tmp_path, *arguments, variables=variables) as running:
         assert await running.wait() == 1
-    assert running.last_words["message"].startswith("the deadline of 1 s passed")
-    assert running.last_words["message"].endswith("0 of 3 groups were written")
+    assert running.termination_message["message"].startswith("the deadline of 1 s passed")
+    assert running.termination_message["message"].endswith("0 of 3 groups were written")
 
 
-async def test_describe(tmp_path, variables):
+async def test_describe_reports_the_config_fields(tmp_path, variables):
     async with command(tmp_path, "describe", "--entry", f"atropos:{LETTERS}", variables=variables) as running:
         assert await running.wait() == 0, running.log
     description = json.loads(running.output)
@@ -248,4 +250,4 @@ async def test_describing_what_is_no_environment(tmp_path, variables):
     empty.touch()
     async with command(tmp_path, "describe", "--entry", f"atropos:{empty}", variables=variables) as running:
         assert await running.wait() == 1
-    assert running.last_words["message"].endswith("empty.py has no subclass of BaseEnv")
+    assert running.termination_message["message"].endswith("empty.py has no subclass of BaseEnv")

@@ -68,7 +68,7 @@ class TestSamplingClient:
         await client.chat([{"role": "user", "content": "ab"}], tools=tools)
         assert inference.bodies[0]["tools"] == tools
 
-    async def test_servers_that_ignore_n_are_asked_again(self, client, inference):
+    async def test_servers_that_ignore_n_get_one_request_per_completion(self, client, inference):
         inference.ignores_n = True
         assert len(await client.complete("ab")) == 3
 
@@ -82,7 +82,7 @@ class TestSamplingClient:
         assert inference.bodies[1]["n"] == 1
 
     @pytest.mark.parametrize("status", [429, 500, 503])
-    async def test_short_troubles_are_ridden_out(self, client, inference, status):
+    async def test_transient_errors_are_retried(self, client, inference, status):
         inference.troubles.append(web.Response(status=status, headers={"Retry-After": "0"}))
         assert len(await client.complete("ab")) == 3
 
@@ -91,7 +91,7 @@ class TestSamplingClient:
         with pytest.raises(InferenceUnavailableError, match="no answer from the inference server"):
             await client.complete("ab")
 
-    async def test_a_refused_token(self, client, inference):
+    async def test_a_refused_token_raises_unauthorized(self, client, inference):
         inference.troubles.append(web.Response(status=401))
         with pytest.raises(InferenceUnauthorizedError, match="refuses our token"):
             await client.complete("ab")
@@ -181,7 +181,7 @@ class TestRecorder:
             assert recorder.take("one").turns == []
         assert inference.bodies[0]["max_tokens"] == 5
 
-    async def test_agents_learn_what_was_wrong(self, client, session, inference):
+    async def test_agents_receive_errors_for_invalid_requests_and_outages(self, client, session, inference):
         async with Recorder(client).listening() as recorder:
             url = f"{recorder.base_url}/chat/completions"
             async with session.post(url, json={"messages": [], "stream": True}) as response:
@@ -214,7 +214,7 @@ class TestWait:
         api_server.trainer_is_registered = False
         await inference.stop()
         waiting = asyncio.create_task(waiter.wait(tmp_path / "tokenizer"))
-        await api_server.hears("/info", times=2)
+        await api_server.wait_for_requests("/info", times=2)
         api_server.trainer_is_registered = True
         await inference.start()
         inference.archive = archive(tokenizer_json="{}", tokenizer_config_json='{"tokenizer_class": "X"}')
@@ -231,7 +231,7 @@ class TestWait:
                 await waiter.wait(tmp_path)
         assert refusal.value.reason == "Unauthorized"
 
-    async def test_an_archive_that_is_none(self, waiter, inference, tmp_path):
+    async def test_an_invalid_archive_is_refused(self, waiter, inference, tmp_path):
         inference.archive = b"not a tar file at all"
         with pytest.raises(RefusedError, match="not a sound archive"):
             await waiter.wait(tmp_path)

@@ -1,4 +1,4 @@
-"""`describe --serve` as the pod runs it: a good file is reported, a hostile one is only a sentence."""
+"""`describe --serve` as the pod runs it: a valid file is described, a hostile one is reported as an error."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ async def test_a_good_file_is_reported_until_it_is_stopped(tmp_path, text):
     assert (found["className"], found["description"]) == ("Mine", "Letters, but mine.")
     fields = {field["name"]: field for field in found["fields"]}
     assert (fields["letters"]["minLength"], fields["group_size"]["default"]) == (1, 8)
-    assert running.last_words["reason"] == "Finished"
+    assert running.termination_message["reason"] == "Finished"
 
 
 HOSTILE = {
@@ -89,7 +89,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_file_is_only_a_sentence(tmp_path, name):
+async def test_a_hostile_file_is_reported_as_an_error(tmp_path, name):
     text, complaint = HOSTILE[name]
     path = tmp_path / "hostile.py"
     path.write_text(text)
@@ -98,7 +98,7 @@ async def test_a_hostile_file_is_only_a_sentence(tmp_path, name):
         arguments[-1] = "60"
     async with command(tmp_path, "describe", *arguments) as running:
         assert await running.wait() == 1
-    words = running.last_words
+    words = running.termination_message
     assert words["reason"] in ("InvalidConfig", "EnvironmentFailed")
     assert complaint in words["message"]
     assert len(words["message"]) < 1000
@@ -110,8 +110,8 @@ async def test_a_misspelt_reasoning_gym_task_is_found_and_the_nearest_offered(tm
     arguments = ["--serve", "--entry", "reasoning-gym:leter_counting", "--port", str(free_port())]
     async with command(tmp_path, "describe", *arguments) as running:
         assert await running.wait() == 1
-    assert running.last_words["reason"] == "InvalidConfig"
-    assert running.last_words["message"].startswith(
+    assert running.termination_message["reason"] == "InvalidConfig"
+    assert running.termination_message["message"].startswith(
         "reasoning-gym has no task 'leter_counting'; did you mean letter_counting"
     )
 
@@ -125,4 +125,4 @@ async def test_stopped_while_importing(tmp_path):
                 await asyncio.sleep(0.05)
         running.terminate()
         assert await running.wait() == 0
-    assert running.last_words["reason"] == "Stopped"
+    assert running.termination_message["reason"] == "Stopped"

@@ -73,7 +73,7 @@ async def test_the_child_needs_no_token_and_groups_get_their_version(gateway, ch
     assert gateway.groups_sent == 3
 
 
-async def test_a_forgetful_server_is_registered_with_again_under_the_childs_back(gateway, child, api_server):
+async def test_child_is_registered_again_transparently_after_data_loss(gateway, child, api_server):
     first = await register(child, gateway)
     api_server.known.clear()
     async with child.get(gateway.api_server + "/status-env", json={"env_id": first}) as response:
@@ -84,14 +84,14 @@ async def test_a_forgetful_server_is_registered_with_again_under_the_childs_back
     assert api_server.farewells == [2]
 
 
-async def test_a_group_sent_to_a_forgetful_server_is_not_lost(gateway, child, api_server):
+async def test_a_group_sent_after_data_loss_is_not_lost(gateway, child, api_server):
     first = await register(child, gateway)
     api_server.known.clear()
     assert await send(child, gateway, group_of([5], env_id=first)) == 200
     assert [group["env_id"] for group in api_server.groups] == [2]
 
 
-async def test_outages_and_back_pressure_are_held_not_passed_on(gateway, child, api_server, inference):
+async def test_requests_are_held_during_outages_and_back_pressure(gateway, child, api_server, inference):
     await register(child, gateway)
     api_server.troubles += [web.Response(status=429, headers={"Retry-After": "0.01"}), web.Response(status=503)]
     assert await send(child, gateway, group_of([5])) == 200
@@ -143,7 +143,7 @@ async def test_refusals_are_passed_on_and_remembered(gateway, child, api_server,
     assert gateway.refusal == f"{api_server.url} refuses our token (401)"
 
 
-async def test_nonsense_from_the_child_is_answered_and_not_fatal(gateway, child, api_server):
+async def test_invalid_groups_of_the_child_are_refused_and_not_fatal(gateway, child, api_server):
     await register(child, gateway)
     for nonsense in (b"[1, 2", b"{}", b'{"masks": [[NaN]], "scores": []}'):
         api_server.troubles.append(web.json_response({"detail": "masks: Field required"}, status=422))
@@ -152,7 +152,7 @@ async def test_nonsense_from_the_child_is_answered_and_not_fatal(gateway, child,
     assert await send(child, gateway, group_of([5])) == 200
 
 
-async def test_everything_else_passes_through(gateway, child, inference):
+async def test_other_requests_are_forwarded(gateway, child, inference):
     async with child.get(gateway.api_server + "/info") as response:
         assert (await response.json())["batch_size"] == 8
     async with child.post(gateway.inference + "/v1/completions", json={"prompt": "hi", "max_tokens": 1}) as response:

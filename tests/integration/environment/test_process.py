@@ -34,7 +34,7 @@ def process(folder, inference, entry, *more):
     return command(folder, "process", *arguments, variables={"OPENAI_API_KEY": KEY})
 
 
-async def test_one_line_a_group(tmp_path, inference):
+async def test_each_group_is_one_line_of_output(tmp_path, inference):
     inference.reply = lambda prompt: prompt[0] * 4
     async with process(tmp_path, inference, "letters", "--groups", "5", "--set", "group_size=3") as running:
         assert await running.wait() == 0, running.log
@@ -46,13 +46,13 @@ async def test_one_line_a_group(tmp_path, inference):
     assert KEY not in running.log
 
 
-async def test_tokens_can_be_insisted_on(tmp_path, inference):
+async def test_tokens_option_requires_token_ids(tmp_path, inference):
     async with process(tmp_path, inference, "letters", "--tokens", "--set", "max_consecutive_failures=1") as running:
         assert await running.wait() == 1
-    assert "return_token_ids" in running.last_words["message"]
+    assert "return_token_ids" in running.termination_message["message"]
 
 
-async def test_into_a_file(tmp_path, inference):
+async def test_output_is_written_to_a_file(tmp_path, inference):
     output = tmp_path / "groups.jsonl"
     output.write_text("what was there before")
     async with process(tmp_path, inference, "letters", "--output", str(output), "--groups", "1") as running:
@@ -69,19 +69,19 @@ async def test_into_a_file(tmp_path, inference):
         ("Garbage", (), "EnvironmentFailed", "scores[0]: nan is not a finite number"),
     ],
 )
-async def test_broken_environments(tmp_path, inference, name, more, reason, message):
+async def test_broken_environments_end_with_the_reason(tmp_path, inference, name, more, reason, message):
     entry = f"{ENVIRONMENTS / 'broken.py'}:{name}"
     async with process(tmp_path, inference, entry, "--set", "max_consecutive_failures=2", *more) as running:
         assert await running.wait() == 1
-    assert running.last_words["reason"] == reason
-    assert message in running.last_words["message"]
+    assert running.termination_message["reason"] == reason
+    assert message in running.termination_message["message"]
     assert running.output == b""
 
 
-async def test_a_refused_key(tmp_path, inference):
+async def test_a_refused_key_ends_with_unauthorized(tmp_path, inference):
     async with command(tmp_path, "process", "--entry", "letters", "--base-url", inference.url) as running:
         assert await running.wait() == 1
-    assert running.last_words["reason"] == "Unauthorized"
+    assert running.termination_message["reason"] == "Unauthorized"
 
 
 async def test_mistakes_on_the_command_line_are_explained(tmp_path):
@@ -122,7 +122,7 @@ async def test_results_are_counted_by_score(tmp_path, inference):
     more = ("--results", "--groups", "8", "--set", "group_size=2", "--set", "concurrency=1")
     async with process(tmp_path, inference, "letters", *more) as running:
         assert await running.wait() == 0, running.log
-    trial = running.last_words["trial"]
+    trial = running.termination_message["trial"]
     assert trial == {"stepsTested": 8, "completions": 16, "correct": 8, "stepsWithCorrect": 4}
 
 
@@ -131,7 +131,7 @@ async def test_a_model_that_hangs_keeps_what_it_did(tmp_path, inference):
     more = ("--results", "--groups", "3", "--deadline", "4", "--set", "group_size=2", "--set", "concurrency=1")
     async with process(tmp_path, inference, str(tmp_path / "stops.py"), *more) as running:
         assert await running.wait() == 1
-    words = running.last_words
+    words = running.termination_message
     assert words["message"] == "the deadline of 4 s passed after 1 of 3 groups"
     assert (words["trial"]["stepsTested"], words["trial"]["completions"]) == (1, 2)
 
@@ -157,7 +157,7 @@ async def test_the_key_is_in_no_result(tmp_path, inference):
     more = ("--results", "--groups", "1", "--set", "max_consecutive_failures=2")
     async with process(tmp_path, inference, str(tmp_path / "tells.py"), *more) as running:
         assert await running.wait() == 1
-    words = json.dumps(running.last_words)
+    words = json.dumps(running.termination_message)
     assert "the key is None" in words
     assert "Bearer ***" in words
     assert KEY not in words

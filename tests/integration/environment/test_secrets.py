@@ -64,7 +64,7 @@ async def test_a_child_finds_no_token(tmp_path, name):
     variables = tokens | {"OPENAI_API_KEY": KEY, "THE_ENVIRONMENTS_OWN": "setting"}
     async with command(tmp_path, name, *options, variables=variables, prefix=unprivileged()) as running:
         assert await running.wait() == 1, running.log
-    assert "done" in running.last_words["message"]
+    assert "done" in running.termination_message["message"]
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["variables"]["THE_ENVIRONMENTS_OWN"] == "setting"
     assert not set(seen["variables"]) & {*tokens, "OPENAI_API_KEY"}

@@ -1,4 +1,4 @@
-"""`serve` as a process against stand-ins: the whole life of an environment pod, good days and bad."""
+"""`serve` as a process against stand-ins: the life of an environment pod, including failures."""
 
 import json
 
@@ -21,14 +21,14 @@ def serve(folder, api_server, inference, entry, steps=5, variables=None, **confi
 
 async def ending(running: Command) -> tuple[int, str, str]:
     code = await running.wait()
-    return code, running.last_words["reason"], running.last_words["message"]
+    return code, running.termination_message["reason"], running.termination_message["message"]
 
 
 async def test_letters_to_the_last_step(tmp_path, api_server, inference):
     async with serve(tmp_path, api_server, inference, "letters", group_size=4, temperature=0.7, **QUICK) as running:
         code, reason, _ = await ending(running)
     assert (code, reason) == (0, "Finished"), running.log
-    assert running.last_words["step"] >= 5
+    assert running.termination_message["step"] >= 5
     assert api_server.registrations == [
         {"desired_name": "env", "group_size": 4, "max_token_length": 64, "weight": 1.0, "min_batch_allocation": None}
     ]
@@ -58,7 +58,7 @@ async def test_back_pressure_is_obeyed_and_loses_nothing(tmp_path, api_server, i
     assert len(inference.bodies) - len(api_server.groups) <= 3, "groups under back-pressure wait; they are not dropped"
 
 
-async def test_a_restarted_api_server_that_forgot_everything_is_joined_again(tmp_path, api_server, inference):
+async def test_environment_registers_again_with_an_api_server_that_lost_its_data(tmp_path, api_server, inference):
     async with serve(tmp_path, api_server, inference, "letters", steps=30, group_size=4, **QUICK) as running:
         await api_server.groups_reach(3)
         await api_server.stop()
@@ -87,7 +87,7 @@ async def test_waits_for_the_trainer_to_register(tmp_path, api_server, inference
     port = free_port()
     write_run(tmp_path, api_server=api_server.url, inference=inference.url, entry="letters", group_size=4)
     async with command(tmp_path, "serve", "--port", str(port)) as running, aiohttp.ClientSession() as session:
-        await api_server.hears("/register-env", times=2)
+        await api_server.wait_for_requests("/register-env", times=2)
         async with session.get(f"http://127.0.0.1:{port}/readyz") as response:
             assert (response.status, await response.text()) == (503, "waiting for the API server and the trainer\n")
         async with session.get(f"http://127.0.0.1:{port}/healthz") as response:
@@ -107,7 +107,7 @@ async def test_waits_for_the_trainer_to_register(tmp_path, api_server, inference
 async def test_a_stop_does_not_wait_for_rollouts_that_hang(tmp_path, api_server, inference):
     entry = f"{ENVIRONMENTS / 'broken.py'}:Hangs"
     async with serve(tmp_path, api_server, inference, entry, group_size=4) as running:
-        await api_server.hears("/status-env")
+        await api_server.wait_for_requests("/status-env")
         running.terminate()
         code, reason, _ = await ending(running)
     assert (code, reason) == (0, "Stopped"), running.log
@@ -165,7 +165,7 @@ async def test_threads_left_behind_do_not_keep_the_pod_alive(tmp_path, api_serve
         ("nowhere.py", {}, "there is no file nowhere.py in this image"),
     ],
 )
-async def test_what_cannot_work_is_refused_before_anything_starts(
+async def test_invalid_configs_are_refused_before_anything_starts(
     tmp_path, api_server, inference, entry, config, message
 ):
     async with serve(tmp_path, api_server, inference, entry, **config) as running:
@@ -204,4 +204,4 @@ async def test_raised_steps_are_noticed(tmp_path, api_server, inference):
         api_server.groups_a_step = len(api_server.groups) // 6 or 1
         code, reason, _ = await ending(running)
     assert (code, reason) == (0, "Finished"), running.log
-    assert running.last_words["step"] >= 8
+    assert running.termination_message["step"] >= 8

@@ -36,7 +36,7 @@ def test_the_policy_learns_to_write_letters(model: Path, tmp_path: Path) -> None
     assert mean(rewards[-5:]) > LEARNED
 
 
-def test_it_still_gets_there_when_each_process_is_killed_in_turn(model: Path, tmp_path: Path) -> None:
+def test_the_policy_learns_although_each_process_is_killed_in_turn(model: Path, tmp_path: Path) -> None:
     ports = Ports()
     kills: list[tuple[int, Name]] = [(12, "environment"), (22, "api-server"), (33, "trainer")]
     with running(letters_config(model, ports), ports, tmp_path) as run:

@@ -45,7 +45,7 @@ async def described(cluster: ClusterAccess, kubelet: FakeKubelet, name: str = "l
     return await until(cluster, "environments", name, "described", is_ready)
 
 
-async def test_an_environment_is_described_and_its_pod_goes(
+async def test_an_environment_is_described_and_its_pod_deleted(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     environment = await described(cluster, kubelet)
@@ -235,7 +235,7 @@ async def test_an_inference_test_from_start_to_expiry(
     await cluster.until_gone("inferencetests", "t")
 
 
-async def test_what_an_inference_test_must_say(cluster: ClusterAccess) -> None:
+async def test_an_inference_test_requires_exactly_one_environment(cluster: ClusterAccess) -> None:
     with pytest.raises(Invalid, match="entry is missing: name what to test with environmentName"):
         await create(cluster, "inferencetests", "InferenceTest", "t", steps=2)
     with pytest.raises(Invalid, match="not both"):

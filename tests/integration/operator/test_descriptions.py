@@ -1,4 +1,4 @@
-"""Which pods are asked for a description, and what becomes of untrusted answers."""
+"""Which pods are probed for a description, and how untrusted answers are handled."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,7 +50,7 @@ async def answering(body: bytes, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         await runner.cleanup()
 
 
-async def test_a_ready_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ready_pod_is_probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[str] = []
     asked = Descriptions(a_store(), 2.0, failures.append)
     assert asked.has_unprobed_pod(KEY)
@@ -68,7 +68,7 @@ async def test_a_ready_pod_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"[]", b'{"name": 7}', b'{"name": "x", "fields": "all"}', b"x" * 300_000]
 )
-async def test_garbage_is_counted_and_asked_again(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_answers_are_counted_and_retried(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     failures: list[str] = []
     asked = Descriptions(a_store(), 2.0, failures.append)
     async with answering(body, monkeypatch):

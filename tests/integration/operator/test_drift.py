@@ -11,7 +11,7 @@ from rig.operator_process import OperatorProcess
 LABEL = "app.kubernetes.io/managed-by"
 
 
-async def test_pod_whose_managed_by_label_was_removed_and_put_back(
+async def test_pod_whose_managed_by_label_was_removed_and_restored_is_recognised(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await cluster.create_run("r")

@@ -1,4 +1,4 @@
-"""What the operator says of itself: health, readiness, metrics, logs; and what it never says."""
+"""The operator's health, readiness, metrics and logs; no secret is in any of them."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ async def test_not_ready_before_the_caches_are_filled(
         assert (await operator.get("/healthz"))[0] == 200
 
 
-async def test_metrics_of_a_run_come_and_go_with_it(
+async def test_metrics_of_a_run_appear_and_disappear_with_it(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     kubelet.progress |= {"step": 7, "rewardMean": 0.25, "tokensPerSecond": 99.0, "lastStepTime": "2026-01-01T00:00:00Z"}

@@ -1,4 +1,4 @@
-"""What goes wrong in pods, and what the run's status says about it."""
+"""Failures of pods, and how the run's status reports them."""
 
 import pytest
 
@@ -40,7 +40,9 @@ def is_up(run: Body) -> bool:
     return run["status"].get("phase") == "Running" and condition(run, "Ready").get("status") == "True"
 
 
-async def test_the_budget_ends(cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess) -> None:
+async def test_a_run_fails_when_the_restart_limit_is_reached(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
     await cluster.create_run("b", restarts={"limit": 1, "backoffSeconds": 0})
     await cluster.until_phase("Running", "b")
     failed = await pod_of(cluster, "b", "trainer")
@@ -65,7 +67,9 @@ async def test_an_invalid_config_is_permanent(
     assert run["status"].get("restarts", 0) == 0
 
 
-async def test_an_eviction_is_free(cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess) -> None:
+async def test_an_eviction_is_not_counted_as_a_restart(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
     await cluster.create_run("e", restarts={"limit": 0, "backoffSeconds": 0})
     await cluster.until_phase("Running", "e")
     trainer = await pod_of(cluster, "e", "trainer")
@@ -88,7 +92,7 @@ async def test_exit_0_before_the_last_step_is_not_completed(
     assert (await cluster.run("n"))["status"]["phase"] != "Completed"
 
 
-async def test_the_schedulers_own_words_are_in_the_message(
+async def test_the_schedulers_message_is_in_status(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     kubelet.binds = False

@@ -101,7 +101,7 @@ async def test_probe_reads_the_body_of_a_200(server: Server) -> None:
     assert server.requests[0].headers["Authorization"] == "Bearer secret"
 
 
-async def test_probe_says_what_went_wrong(server: Server) -> None:
+async def test_probe_errors_name_the_cause(server: Server) -> None:
     server.answers = [web.Response(status=503), web.Response(body=b"x" * (BODY_LIMIT + 1))]
     with pytest.raises(ProbeFailed, match="answered 503"):
         await http_get("127.0.0.1", server.port, "/", None, 5)
@@ -112,11 +112,11 @@ async def test_probe_says_what_went_wrong(server: Server) -> None:
 
 
 async def test_probe_gives_up_on_silence() -> None:
-    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
 
-    listener = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    listener = await asyncio.start_server(send_nothing, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     with pytest.raises(ProbeFailed, match="no answer"):
         await http_get("127.0.0.1", port, "/", None, 0.1)
@@ -124,11 +124,11 @@ async def test_probe_gives_up_on_silence() -> None:
 
 
 async def test_probe_of_something_that_is_not_http() -> None:
-    async def babble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send_garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH\r\n")
         writer.close()
 
-    listener = await asyncio.start_server(babble, "127.0.0.1", 0)
+    listener = await asyncio.start_server(send_garbage, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     with pytest.raises(ProbeFailed):
         await http_get("127.0.0.1", port, "/", None, 5)

@@ -11,7 +11,7 @@ from rig.operator_process import OperatorProcess
 FINISHED = {"state": "finished", "step": 100, "totalSteps": 100, "checkpoint": {"step": 100, "path": "/ckpt/100"}}
 
 
-async def test_a_run_comes_up_and_says_so(
+async def test_a_run_starts_and_becomes_ready(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await cluster.create_run("gsm8k")
@@ -34,7 +34,7 @@ async def test_progress_reaches_status(cluster: ClusterAccess, kubelet: FakeKube
     assert run["status"]["progress"]["percent"] == 42
 
 
-async def test_completed_needs_the_trainers_word(
+async def test_completion_requires_a_finished_trainer(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await cluster.create_run("c")
@@ -119,7 +119,9 @@ async def test_more_steps_on_a_live_run_reach_the_config(
         assert after["data"][key] == before["data"][key], "the tokens stay"
 
 
-async def test_deadline(cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess) -> None:
+async def test_a_run_fails_at_its_deadline(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
     await cluster.create_run("d", deadlineSeconds=2)
     run = await cluster.until_phase("Failed", "d")
     assert "deadline" in run["status"]["message"].lower()
@@ -155,7 +157,7 @@ async def test_deletion_works_while_the_operator_is_down(
     await cluster.until_pods("gone", lambda pods: not pods, "y")
 
 
-async def test_a_deleted_child_comes_back(
+async def test_a_deleted_child_is_recreated(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await cluster.create_run("h")

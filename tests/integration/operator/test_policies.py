@@ -31,7 +31,7 @@ def is_queued(run: Body) -> bool:
     return condition(run, "Reconciling").get("reason") == "Queued"
 
 
-async def test_locked_values_reach_the_pods_and_the_status_says_by_whose_word(
+async def test_locked_values_reach_the_pods_and_status_names_the_policy(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     locked = {"training": {"lora": {"rank": 16}}, "environmentConfig": {"max_token_length": 8192}}
@@ -46,7 +46,7 @@ async def test_locked_values_reach_the_pods_and_the_status_says_by_whose_word(
     assert run["spec"]["training"]["lora"]["rank"] == 32, "the spec is its author's"
 
 
-async def test_what_got_past_admission_is_refused_until_somebody_gives_in(
+async def test_a_run_past_admission_is_refused_until_run_or_policy_changes(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await set_policy(cluster, "a", limits={"steps": 500, "gpus": 0})
@@ -109,7 +109,7 @@ async def pause_until_the_clock_ticks(cluster: ClusterAccess, run: Body) -> None
     await eventually("a second later", look)
 
 
-async def test_many_at_once_never_exceed_the_limit(
+async def test_runs_created_at_once_never_exceed_the_limit(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     kubelet.progress = FINISHED
@@ -132,7 +132,7 @@ def is_live(pod: Body) -> bool:
     return component(pod) == "trainer" and "deletionTimestamp" not in pod["metadata"]
 
 
-async def test_a_suspended_run_makes_room_and_comes_back_when_there_is_some(
+async def test_a_suspended_run_frees_its_slot_and_resumes_when_one_is_free(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
     await set_policy(cluster, "team", limits={"activeRuns": 1})

@@ -1,4 +1,4 @@
-"""The operator is killed, cut off, misled and doubled; runs end up as if nothing had happened."""
+"""The operator is killed, disconnected or started twice; runs converge to the same state."""
 
 import asyncio
 from collections import Counter
@@ -152,18 +152,18 @@ async def test_every_write_fails_once(
     assert await operator.metric("clotho_reconcile_errors_total") > 0
 
 
-async def test_answers_get_lost(
+async def test_writes_without_an_answer_create_no_duplicates(
     cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator
 ) -> None:
     """Every first write is committed, but its answer never arrives in time: nothing is made twice."""
     lost: set[str] = set()
 
-    async def dawdle(write: Write) -> None:
+    async def delay_answer(write: Write) -> None:
         if write.path not in lost:
             lost.add(write.path)
             await asyncio.sleep(2.5)  # longer than the operator waits
 
-    proxy.after = dawdle
+    proxy.after = delay_answer
     await start_operator(through=proxy)
     await cluster.create_run("a")
     run = await cluster.until_phase("Running", "a", patience=60)

@@ -47,7 +47,7 @@ async def test_log_probabilities_are_those_that_training_computes(policy: LocalB
             assert completion.logprobs == pytest.approx(expected, abs=2e-5)
 
 
-async def test_in_bfloat16_they_agree_within_its_precision(model: Path, tmp_path: Path) -> None:
+async def test_bfloat16_log_probabilities_agree_within_its_precision(model: Path, tmp_path: Path) -> None:
     policy = backend(with_model(config(model), dtype="bfloat16"), tmp_path)
     policy.step(prepare(groups(0), policy.rules, 0), 5e-2)
     await policy.engine.start()
@@ -59,7 +59,7 @@ async def test_in_bfloat16_they_agree_within_its_precision(model: Path, tmp_path
     assert differences.abs().max() < 0.3
 
 
-async def test_requests_that_come_and_go_at_different_times_do_not_disturb_each_other(policy: LocalBackend) -> None:
+async def test_requests_that_start_and_finish_at_different_times_are_independent(policy: LocalBackend) -> None:
     """Sequences of many lengths join and leave the same batch; greedy answers stay what they are alone."""
     prompts = [tuple(range(6, 6 + length)) for length in (3, 11, 5, 2, 8)]
     greedy = [Request(prompt, Sampling(max_tokens=4 + 5 * i, temperature=0.0)) for i, prompt in enumerate(prompts)]
@@ -87,7 +87,7 @@ async def test_more_sequences_than_fit_are_served_in_turn(model: Path, tmp_path:
     assert [len(completion.tokens) for completion in completions] == [3] * 8
 
 
-async def test_stops(policy: LocalBackend) -> None:
+async def test_generation_stops_at_limit_token_and_string(policy: LocalBackend) -> None:
     async def sample(sampling: Sampling) -> Completion:
         return (await policy.engine.generate(Request((5, 6, 7), sampling)))[0]
 

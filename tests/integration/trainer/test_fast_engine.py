@@ -71,7 +71,7 @@ async def test_log_probabilities_and_greedy_tokens_are_those_of_the_modules(arch
 
 
 @pytest.mark.parametrize("adapts", [["q_proj", "up_proj"], None], ids=["some layers adapted", "all weights trained"])
-async def test_it_serves_partly_adapted_and_fully_trained_models(adapts: list[str] | None) -> None:
+async def test_partly_adapted_and_fully_trained_models_are_served(adapts: list[str] | None) -> None:
     live = policy("qwen3", adapts=adapts)
     await check_against_modules(live)
     nudge(live)
@@ -97,7 +97,7 @@ async def test_samples_follow_the_distribution() -> None:
         assert abs(share - expected) < 5 * deviation + 2 / len(followers)
 
 
-async def test_sequences_that_come_and_go_do_not_disturb_each_other() -> None:
+async def test_sequences_that_start_and_finish_at_different_times_are_independent() -> None:
     live = policy("qwen3")
     expected = [greedy(live, prompt, 4 + 7 * index) for index, prompt in enumerate(PROMPTS)]
     async with serving(live, rows=3) as engine:
@@ -142,7 +142,7 @@ async def test_a_common_prompt_is_read_once_and_its_blocks_are_shared(monkeypatc
         assert completion.logprobs == pytest.approx(reference_logprobs(live, prompt, completion, 1.0), abs=1e-5)
 
 
-async def test_stops() -> None:
+async def test_generation_stops_at_limit_token_and_string() -> None:
     live = policy("qwen3")
     prompt = PROMPTS[2]
     async with serving(live) as engine:
@@ -236,7 +236,7 @@ async def test_cancelled_requests_are_not_decoded() -> None:
 
 
 @pytest.mark.parametrize("drains", [False, True])
-async def test_weights_that_change_under_a_sequence(drains: bool) -> None:
+async def test_weight_updates_during_a_sequence_continue_or_drain_it(drains: bool) -> None:
     """Either the sequence continues with the new ones, and its versions show it, or it is finished first."""
     live = policy("qwen3")
     async with serving(live, drains=drains) as engine:
@@ -286,7 +286,7 @@ async def test_weights_that_became_views_are_saved_and_restored(model: Path, tmp
     assert answers[0].tokens == greedy(second.live, (5, 6, 7), 10)
 
 
-def test_which_engine_serves(model: Path, tmp_path: Path) -> None:
+def test_the_engine_follows_device_setting_and_architecture(model: Path, tmp_path: Path) -> None:
     assert isinstance(backend(config(model), tmp_path).engine, TransformersEngine), "on a CPU"
     assert isinstance(backend(with_engine(config(model), "fast"), tmp_path).engine, FastEngine)
     live = policy("qwen3")

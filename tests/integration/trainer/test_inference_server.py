@@ -106,7 +106,7 @@ async def test_models_and_health(client: Client) -> None:
         assert response.status == 200
 
 
-async def test_the_tokenizer_travels(client: Client, tmp_path: Path) -> None:
+async def test_the_tokenizer_is_served_as_an_archive(client: Client, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     async with client.get("/tokenizer.tar", headers=BEARER) as response:

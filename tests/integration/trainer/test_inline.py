@@ -51,7 +51,7 @@ def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_rewards_alone_teach(model: Path, tmp_path: Path) -> None:
+def test_a_policy_learns_from_a_reward_function(model: Path, tmp_path: Path) -> None:
     result = train(run(model, steps=45, batch=64, tokens=8), dataset=LETTERS, rewards=[share], output=tmp_path)
     before, after = rise(result)
     assert after > max(0.5, before + 0.4)
@@ -64,7 +64,7 @@ def test_rewards_alone_teach(model: Path, tmp_path: Path) -> None:
     assert list(result.export(tmp_path / "exported", "gguf", quantization="f16").glob("*.gguf"))
 
 
-def test_an_interrupted_training_goes_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_training_resumes(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's Ctrl-C: what was trained is saved, and the same call goes on from there."""
     seen: list[str] = []
     asked = threading.Event()

@@ -163,7 +163,7 @@ async def test_a_reward_that_fails_ends_the_run_with_its_name_and_record(
     assert end.message.startswith(sentence)
 
 
-async def test_tools_that_the_model_cannot_speak_of_are_refused(module: str, model: Path, tmp_path: Path) -> None:
+async def test_tools_are_refused_for_a_chat_template_without_them(module: str, model: Path, tmp_path: Path) -> None:
     tools = Tools(functions=(f"{module}:share",))
     settings = structs.replace(config(model), inline=inline(tmp_path, measure(module), tools=tools))
     end = await train(options(tmp_path, settings))

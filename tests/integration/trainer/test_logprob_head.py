@@ -36,6 +36,6 @@ def test_loss_and_gradients_are_those_of_trl(model: Path, tmp_path: Path, beta: 
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-7)
 
 
-def test_what_trains_the_head_or_needs_its_entropy_takes_the_long_way(model: Path, tmp_path: Path) -> None:
+def test_trained_heads_and_entropy_use_the_plain_computation(model: Path, tmp_path: Path) -> None:
     assert not backend(config(model, rank=0), tmp_path)._trainer.has_plain_head
     assert not backend(config(model, loss=Loss(entropy_coefficient=0.1)), tmp_path)._trainer.has_plain_head

@@ -53,13 +53,13 @@ async def tool_client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
         yield running
 
 
-async def test_models(client: openai.AsyncOpenAI) -> None:
+async def test_models_are_listed(client: openai.AsyncOpenAI) -> None:
     (entry,) = [entry async for entry in client.models.list()]
     assert (entry.id, entry.object, entry.owned_by) == (MODEL, "model", "clotho")
     assert entry.created > 0
 
 
-async def test_chat(client: openai.AsyncOpenAI) -> None:
+async def test_chat_completions_have_content_and_log_probabilities(client: openai.AsyncOpenAI) -> None:
     answer = await client.chat.completions.create(
         model=MODEL, messages=CHAT, max_completion_tokens=5, n=2, logprobs=True, top_logprobs=3, seed=1
     )

@@ -167,7 +167,7 @@ async def test_a_prompt_that_is_too_long_is_left_out() -> None:
         await rollouts(Script(), Conduct(), length=4).group(RECORD, 1)
 
 
-async def test_a_busy_engine_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_engine_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clotho_trainer.rollouts.inline.rollouts._PAUSE_SECONDS", 0)
     script = Script("a")
     script.busy = 2

@@ -43,7 +43,7 @@ def at(settings: RunConfig, url: str, **changes: Any) -> RunConfig:
     return structs.replace(settings, endpoints=endpoints, **changes)
 
 
-async def test_a_run_from_the_first_step_to_the_last_words(model: Path, tmp_path: Path) -> None:
+async def test_a_run_trains_saves_and_writes_its_termination_message(model: Path, tmp_path: Path) -> None:
     batches = [groups(seed) for seed in range(5)]
     async with api_server(batches) as api:
         chosen = options(at(config(model, steps=5), api.url, wandb=Wandb(mode="offline")), tmp_path)
@@ -87,7 +87,7 @@ async def until(true: Callable[[], bool], patience: float = 30.0) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_resumed_run_registers_where_it_was_and_goes_on(model: Path, tmp_path: Path) -> None:
+async def test_a_resumed_run_registers_at_its_step_and_continues(model: Path, tmp_path: Path) -> None:
     async with api_server([groups(seed) for seed in range(9)]) as api:
         first = await train(options(at(config(model, steps=3), api.url), tmp_path))
         second = await train(options(at(config(model, steps=6), api.url), tmp_path))
@@ -100,7 +100,7 @@ async def test_a_resumed_run_registers_where_it_was_and_goes_on(model: Path, tmp
     assert [sample["step"] for sample in history] == [1, 2, 3, 4, 5, 6], "also the part before the restart"
 
 
-async def test_a_stop_saves_and_says_so(model: Path, tmp_path: Path) -> None:
+async def test_a_stop_saves_a_checkpoint_and_reports_it(model: Path, tmp_path: Path) -> None:
     async with api_server([groups(seed) for seed in range(3)]) as api:
         api.on_acknowledge = lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == 3 else None
         end = await train(options(at(config(model, steps=100), api.url), tmp_path))
@@ -123,7 +123,7 @@ async def test_a_stop_does_not_wait_for_a_server_that_is_gone(model: Path, tmp_p
     assert (tmp_path / "data" / "checkpoints" / "step-00000003").is_dir()
 
 
-async def test_steps_can_be_raised_while_the_run_goes_on(model: Path, tmp_path: Path) -> None:
+async def test_steps_can_be_raised_during_the_run(model: Path, tmp_path: Path) -> None:
     async with api_server([groups(seed) for seed in range(4)]) as api:
         settings = at(config(model, steps=2), api.url)
         chosen = options(settings, tmp_path)
@@ -237,7 +237,7 @@ async def test_a_batch_whose_lease_was_lost_is_not_trained_twice(model: Path, tm
     assert api.batches == []
 
 
-async def test_garbage_is_dropped_and_the_rest_is_trained(
+async def test_invalid_groups_are_dropped_and_the_rest_is_trained(
     model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     garbage = {"tokens": [[1, 2, 999_999]], "masks": [[-100, 2, 3]], "scores": [1.0]}

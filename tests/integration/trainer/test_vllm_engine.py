@@ -50,7 +50,7 @@ async def engine(live: LiveWeights, model: Path, tmp_path: Path) -> AsyncIterato
     await running.stop()
 
 
-def test_the_command_line(model: Path) -> None:
+def test_command_line_follows_the_config(model: Path) -> None:
     line = " ".join(command_line(config(model), adapters=5, context=9000))
     assert line.startswith(f"vllm serve {model} --revision main --dtype float32 --host 127.0.0.1")
     for part in ("--enable-lora", "--max-lora-rank 8", "--max-loras 5", "--logprobs-mode processed_logprobs"):
@@ -63,7 +63,7 @@ def test_its_options_are_passed_on(model: Path) -> None:
     assert "--gpu-memory-utilization 0.5 --tensor-parallel-size 2" in line
 
 
-async def test_a_server_elsewhere_gets_adapters_on_a_shared_volume_and_is_left_clean(
+async def test_an_external_server_gets_adapters_on_a_shared_volume_and_is_cleaned_up(
     live: LiveWeights, model: Path, tmp_path: Path
 ) -> None:
     settings = config(model)

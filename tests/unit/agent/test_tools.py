@@ -162,14 +162,14 @@ async def test_locked_tracking_is_in_the_answer(api: FakeApi, tools: Toolbox) ->
     assert (await tools.check_status("echo-1"))["wandb_project"] == "ours"
 
 
-async def test_replicas_outlive_the_last_look_at_the_environment(api: FakeApi, tools: Toolbox) -> None:
+async def test_edited_replicas_are_kept_in_the_started_run(api: FakeApi, tools: Toolbox) -> None:
     await tools.select_environment(SESSION, "echo")
     await tools.edit_config(SESSION, "environment.replicas", 3)
     run = await api.workspace.get("TrainingRun", (await tools.start_training(SESSION))["run_id"])
     assert run["spec"]["environments"][0]["replicas"] == 3
 
 
-async def test_a_policy_of_the_meantime_counts(api: FakeApi, tools: Toolbox) -> None:
+async def test_a_policy_created_after_the_selection_applies(api: FakeApi, tools: Toolbox) -> None:
     await tools.select_environment(SESSION, "echo")
     api.add("TrainingPolicy", "late", {"limits": {"steps": 10}})
     assert "more than 10" in (await tools.start_training(SESSION))["error"]
@@ -207,7 +207,7 @@ async def test_the_time_of_a_finished_run_stands_still(api: FakeApi, tools: Tool
         (None, None),
     ],
 )
-async def test_evaluations_come_from_the_environment(
+async def test_evaluation_is_read_from_the_metrics_of_the_environment(
     api: FakeApi, tools: Toolbox, text: bytes | None, expected: float | None
 ) -> None:
     running(api, components={"environments": [{"name": "echo", "state": "Ready", "ready": 1, "pod": "echo-0"}]})
@@ -273,7 +273,7 @@ async def test_logs_are_readable_and_never_rate_limited(api: FakeApi, tools: Too
     assert "not found" in (await tools.logs("echo-2", "trainer", 7))["error"]
 
 
-async def test_of_two_checks_at_once_one_counts(
+async def test_one_of_two_concurrent_checks_is_rate_limited(
     api: FakeApi, tools: Toolbox, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running(api)
@@ -293,7 +293,7 @@ async def test_a_failed_run_has_an_error(api: FakeApi, tools: Toolbox) -> None:
     assert (await tools.check_status("echo-1"))["error"] == "out of memory"
 
 
-async def test_stop_is_for_runs_that_go_on(api: FakeApi, tools: Toolbox) -> None:
+async def test_finished_runs_cannot_be_stopped(api: FakeApi, tools: Toolbox) -> None:
     running(api)
     assert (await tools.stop_training("echo-1"))["status"] == "stopping"
     assert (await api.workspace.get("TrainingRun", "echo-1"))["spec"]["stop"] is True
@@ -303,7 +303,7 @@ async def test_stop_is_for_runs_that_go_on(api: FakeApi, tools: Toolbox) -> None
     assert "is Completed and cannot be stopped" in answer["error"]
 
 
-async def test_results(api: FakeApi, tools: Toolbox) -> None:
+async def test_results_have_final_metrics_history_and_weights(api: FakeApi, tools: Toolbox) -> None:
     results = {"step": 100, "rewardMean": 0.9, "loss": 0.1, "claim": "c", "path": "/var/lib/clotho/checkpoints/100"}
     history = [{"step": step, "rewardMean": step / 10} for step in range(10)]
     running(api, phase="Completed", results=results, history=history)
@@ -333,7 +333,7 @@ async def test_an_unknown_run_is_an_answer(api: FakeApi, tools: Toolbox, tool: s
 
 
 @pytest.mark.parametrize("name", ["", "..", "../environments/echo", "a/status", "a?dryRun=All", "A b", "a" * 300])
-async def test_what_is_no_name_reaches_no_path(api: FakeApi, tools: Toolbox, name: str) -> None:
+async def test_invalid_names_are_refused_without_a_request(api: FakeApi, tools: Toolbox, name: str) -> None:
     for tool in (tools.check_status, tools.stop_training, tools.results):
         assert "not a valid name" in (await tool(name))["error"]
     assert all(request == f"list {api.workspace.folder('TrainingRun')}" for request in api.requests)
@@ -405,7 +405,7 @@ async def test_answers_are_json(api: FakeApi, tools: Toolbox) -> None:
 
 
 @pytest.mark.parametrize("written", ["nonsense", "2026-11-15T13:59:00", "2030-01-01T00:00:00+00:00"])
-async def test_a_strange_note_of_the_last_look_counts_as_none(api: FakeApi, tools: Toolbox, written: str) -> None:
+async def test_an_invalid_last_check_annotation_is_ignored(api: FakeApi, tools: Toolbox, written: str) -> None:
     running(api)
     api.objects[f"{api.workspace.folder('TrainingRun')}/echo-1"]["metadata"]["annotations"] = {ANNOTATION: written}
     assert "status" in await tools.check_status("echo-1")

@@ -7,11 +7,11 @@ from clotho.api.training_policy import Limits
 FOUND = next(each["expression"] for each in admission_policy()["spec"]["variables"] if each["name"] == "found")
 
 
-def test_every_lockable_field_is_looked_at() -> None:
+def test_every_lockable_field_is_checked() -> None:
     assert [leaf.name for leaf in LEAVES if f"dyn('{leaf.name}')" not in FOUND] == []
 
 
-def test_every_limit_is_looked_at() -> None:
+def test_every_limit_is_checked() -> None:
     assert {name for name in Limits.__struct_encode_fields__ if f".?limits.?{name}" not in FOUND} == {"activeRuns"}
 
 
@@ -20,5 +20,5 @@ def test_a_namespace_without_policies_takes_everything() -> None:
     assert admission_policy()["spec"]["failurePolicy"] == "Ignore"
 
 
-def test_it_is_small_enough_for_plain_kubectl_apply() -> None:
+def test_the_admission_policy_fits_plain_kubectl_apply() -> None:
     assert len(render(admission_policy())) < 100_000

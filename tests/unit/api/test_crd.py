@@ -28,7 +28,7 @@ def test_the_files_are_up_to_date(definition: Definition) -> None:
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.kind)
-def test_they_are_far_below_what_client_side_apply_takes(definition: Definition) -> None:
+def test_crds_are_far_below_the_client_side_apply_limit(definition: Definition) -> None:
     assert len(render(definition)) < 100_000
 
 
@@ -44,7 +44,7 @@ def test_every_field_of_the_spec_is_explained(definition: Definition) -> None:
     assert [path for path, schema in fields(spec, "spec") if "description" not in schema] == []
 
 
-def test_little_is_required() -> None:
+def test_only_model_and_training_steps_are_required() -> None:
     assert SPEC["required"] == ["model", "training"], "and environments, unless the run is inline"
     assert SPEC["properties"]["training"]["required"] == ["steps"]
     assert SPEC["properties"]["model"]["required"] == ["name"]

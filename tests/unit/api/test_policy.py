@@ -113,7 +113,7 @@ NAMED: list[tuple[Policy, Body, str]] = [
 
 
 @pytest.mark.parametrize(("rules", "asked", "words"), NAMED)
-def test_what_is_refused_and_in_which_words(rules: Policy, asked: Body, words: str) -> None:
+def test_violations_are_reported_with_their_message(rules: Policy, asked: Body, words: str) -> None:
     found = violations(run(**asked), rules)
     assert len(found) == 1
     assert words in found[0]
@@ -136,7 +136,7 @@ ALLOWED: list[tuple[Policy, Body]] = [
 
 
 @pytest.mark.parametrize(("rules", "asked"), ALLOWED)
-def test_what_is_allowed(rules: Policy, asked: Body) -> None:
+def test_compliant_runs_have_no_violations(rules: Policy, asked: Body) -> None:
     assert violations(run(**asked), rules) == ()
 
 
@@ -145,7 +145,7 @@ def test_everything_is_reported_at_once() -> None:
     assert len(violations(run(training={"steps": 6, "seed": 2}), rules)) == 4
 
 
-def test_a_change_is_only_blamed_for_what_it_changes() -> None:
+def test_only_changed_fields_are_violations_of_an_update() -> None:
     rules = limiting(steps=50, replicas=2)
     old = run()
     assert violations(run(stop=True), rules, old) == ()
@@ -192,7 +192,7 @@ def test_a_policy_that_cannot_be_read_lets_nothing_start(locked: Body, problem: 
     assert violations(run(), combine([unreadable])) == (f"TrainingPolicy team cannot be read: {problem}",)
 
 
-def test_locked_values_are_filled_in_also_where_the_run_says_nothing() -> None:
+def test_locked_values_are_filled_in_where_the_run_has_none() -> None:
     rules = locking(
         training={"lora": {"rank": 16}, "gradientCheckpointing": True},
         tracking={"wandb": {"project": "p", "secretName": "w"}},
@@ -211,7 +211,7 @@ def test_locked_values_are_filled_in_also_where_the_run_says_nothing() -> None:
     assert filled.training.steps == 100
 
 
-def test_an_object_that_needs_more_than_is_locked_is_not_made_up() -> None:
+def test_an_incomplete_locked_object_is_not_created() -> None:
     rules = locking(export={"ollama": {"url": "http://ollama:11434"}})
     assert fill_in(run(), rules).export is None
     asked = {"export": {"ollama": {"url": "http://ollama:11434", "name": "mine"}}}

@@ -11,7 +11,7 @@ def test_reference_is_up_to_date() -> None:
     assert PAGE.read_text() == reference(), "run `make crds`"
 
 
-def test_reference_tells_type_default_and_meaning() -> None:
+def test_reference_lists_type_default_and_description() -> None:
     page = reference()
     assert "| **`spec.training.steps`** | integer |" in page
     assert "`spec.model.dtype` | `auto` \\| `bfloat16`" in page

@@ -90,7 +90,7 @@ def test_the_runs_token_opens_everything_but_reset(header: str) -> None:
         "Bearer \udcff",
     ],
 )
-def test_anything_else_does_not(header: str | None) -> None:
+def test_other_credentials_are_refused(header: str | None) -> None:
     for path in ("/status", "/batch", "/reset_data", "/openapi.json", "/healthz/"):
         with pytest.raises(UnauthorizedError):
             ACCESS.check(path, header)

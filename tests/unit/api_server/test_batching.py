@@ -51,7 +51,7 @@ def test_a_minimum_is_kept_even_if_others_came_first() -> None:
     assert batch(queue, demand(8, {1: 0.5})) == [0, 3]
 
 
-def test_a_batch_waits_for_the_environment_that_owes_its_minimum() -> None:
+def test_a_batch_waits_for_an_environment_below_its_minimum() -> None:
     queue = queue_of((0, 4), (0, 4))
     assert batch(queue, demand(8, {1: 0.5})) == Shortage(frozenset({1}))
 

@@ -27,12 +27,12 @@ async def reservations(total: int, count: int) -> AsyncIterator[tuple[list[Reser
         await end.aclose()
 
 
-async def test_what_has_not_arrived_takes_no_memory() -> None:
+async def test_only_received_bytes_use_memory() -> None:
     async with reservations(10, 2) as ((_, second), _):
         assert await is_granted(second, 5)
 
 
-async def test_what_fits_is_let_in_oldest_first() -> None:
+async def test_waiting_bodies_are_admitted_oldest_first() -> None:
     async with reservations(10, 4) as ((a, b, c, d), ends):
         assert await is_granted(a, 4)
         assert await is_granted(b, 3)
@@ -43,7 +43,7 @@ async def test_what_fits_is_let_in_oldest_first() -> None:
         assert (c.size, d.size) == (5, 1)
 
 
-async def test_the_oldest_never_waits() -> None:
+async def test_the_oldest_body_never_waits() -> None:
     async with reservations(10, 3) as ((a, b, c), ends):
         assert await is_granted(b, 5)
         assert await is_granted(c, 5)

@@ -18,7 +18,7 @@ def body(**changes: Any) -> bytes:
     return json.dumps({**GOOD, **changes}).encode()
 
 
-def test_a_group_comes_out_with_every_field_of_the_protocol() -> None:
+def test_a_stored_group_has_every_field_of_the_protocol() -> None:
     group = parse_group(body(env_id=3, generation_params={"policy_version": 7}), max_tokens=0)
     assert (group.env_id, group.size, group.policy_version) == (3, 2, 7)
     stored = json.loads(group.body)
@@ -111,7 +111,7 @@ def test_an_error_in_a_list_names_the_group() -> None:
         b'{"tokens":[[1]],"masks":[[1]],"scores":[1],"images":NaN}',
     ],
 )
-def test_what_a_trainer_could_not_read_is_refused(raw: bytes) -> None:
+def test_groups_that_a_trainer_cannot_decode_are_refused(raw: bytes) -> None:
     with pytest.raises(InvalidError):
         parse_group(raw, 0)
 
@@ -119,7 +119,7 @@ def test_what_a_trainer_could_not_read_is_refused(raw: bytes) -> None:
 LONG_ROWS = {"tokens": [[7] * 30_000] * 2, "masks": [[-100] * 10_000 + [7] * 20_000] * 2}
 
 
-def test_a_glance_is_enough_for_long_rows_that_are_right() -> None:
+def test_the_fast_path_parses_valid_long_rows() -> None:
     assert parse_group.glance(body(**LONG_ROWS), 0) == parse_group(body(**LONG_ROWS), 0)
     assert parse_groups.glance(b"[" + body(**LONG_ROWS) + b"]", 0) == [parse_group(body(**LONG_ROWS), 0)]
 
@@ -132,7 +132,7 @@ def test_a_glance_is_enough_for_long_rows_that_are_right() -> None:
         {"messages": [[{"role": "user", "content": "x" * AT_A_GLANCE}]] * 2},
     ],
 )
-def test_a_glance_leaves_what_is_wrong_and_what_takes_longer(changes: dict[str, Any]) -> None:
+def test_the_fast_path_declines_invalid_and_slow_bodies(changes: dict[str, Any]) -> None:
     assert parse_group.glance(body(**{**LONG_ROWS, **changes}), 0) is None
 
 

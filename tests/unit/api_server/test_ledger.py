@@ -103,7 +103,7 @@ def test_groups_before_registration_are_kept(marks, make: Make) -> None:
     assert marks(take(ledger)) == [0, 1]
 
 
-def test_acknowledging_twice_is_harmless_and_long_remembered(make: Make) -> None:
+def test_acknowledging_is_idempotent_for_a_long_time(make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=2))
     put(ledger, group(0))
@@ -169,7 +169,7 @@ def test_a_plain_batch_is_gone_once_delivered(database, make: Make) -> None:
     assert same_after_reload(ledger)
 
 
-def test_a_plain_batch_whose_client_vanished_at_the_end_is_taken_back(marks, make: Make) -> None:
+def test_a_plain_batch_whose_client_disconnected_is_returned(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer())
     put(ledger, group(0), group(1))
@@ -194,7 +194,7 @@ def test_a_restart_returns_interrupted_responses_and_renews_leases(marks, make: 
     assert restarted.acknowledge(held.lease.id, 1).step == 1
 
 
-def test_a_batch_that_may_not_have_arrived_before_the_crash_goes_to_whoever_speaks_first(marks, make: Make) -> None:
+def test_a_batch_in_doubt_after_a_crash_is_acknowledged_or_leased_again(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer())
     put(ledger, *(group(n) for n in range(4)))
@@ -250,13 +250,13 @@ def test_an_acknowledgement_from_before_the_rollback_is_refused(make: Make) -> N
         ledger.acknowledge(old, 1)
 
 
-def test_registering_ahead_takes_the_trainers_word(make: Make) -> None:
+def test_the_first_registration_sets_the_step(make: Make) -> None:
     ledger = make()
     ledger.register(trainer(starting_step=40))
     assert ledger.snapshot().step == 40
 
 
-def test_another_batch_size_dissolves_what_was_batched(marks, make: Make) -> None:
+def test_another_batch_size_rebuilds_queued_batches(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=4))
     put(ledger, *(group(n) for n in range(4)))
@@ -300,7 +300,7 @@ def test_environments_are_numbered_and_named(make: Make) -> None:
         ledger.set_connected(3, True)
 
 
-def test_smaller_parts_wait_until_they_make_up_a_group(marks, make: Make) -> None:
+def test_partial_groups_are_buffered_until_complete(marks, make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=4))
     ledger.register_environment(environment(group_size=4))
@@ -313,7 +313,7 @@ def test_smaller_parts_wait_until_they_make_up_a_group(marks, make: Make) -> Non
     assert marks(take(ledger)) == [0, 1]
 
 
-def test_parts_that_never_add_up_do_not_pile_up(make: Make) -> None:
+def test_partial_groups_that_cannot_add_up_are_refused(make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=4))
     ledger.register_environment(environment(group_size=4))
@@ -353,7 +353,7 @@ def test_the_queue_is_bounded_in_bytes_for_everyone(make: Make) -> None:
     assert caught.value.status == 503
 
 
-def test_a_tiny_byte_limit_still_lets_a_batch_come_together(make: Make) -> None:
+def test_a_tiny_byte_limit_still_allows_one_batch(make: Make) -> None:
     ledger = make(max_queue_bytes=1)
     ledger.register(trainer())
     put(ledger, group(0))
@@ -408,7 +408,7 @@ def test_reset_forgets_everything(make: Make) -> None:
     assert ledger.snapshot().step == 0
 
 
-def test_groups_that_come_again_with_their_key_get_the_same_answer_and_no_second_place(make: Make) -> None:
+def test_groups_resent_with_their_key_are_queued_once_and_answered_alike(make: Make) -> None:
     ledger = make()
     ledger.register(trainer(batch_size=4))
     ledger.register_environment(environment(group_size=4))
@@ -443,7 +443,7 @@ def test_keys_are_remembered_for_a_bounded_number_of_requests(database, make: Ma
     assert ledger.snapshot().queue_groups == 1
 
 
-def test_data_of_another_format_is_refused_with_a_way_out(database) -> None:
+def test_data_of_another_format_is_refused_with_instructions(database) -> None:
     database.execute("PRAGMA user_version = 1")
     with pytest.raises(FormatError, match=r"has format 1, this server reads 2: .* empty the folder"):
         prepare(database)

@@ -16,7 +16,7 @@ def test_silence_makes_an_environment_overdue() -> None:
     assert list(presence.overdue(ENVIRONMENTS, now=19)) == [0, 1]
 
 
-def test_silence_is_counted_from_the_last_word() -> None:
+def test_silence_is_measured_from_the_last_heartbeat() -> None:
     presence = Presence(timeout=10, now=0)
     presence.hear(1, now=8)
     assert presence.silence(1, now=9) == 1

@@ -1,4 +1,4 @@
-"""A glance at a long row never says anything else than the decoder would."""
+"""Counting a long row without decoding it agrees with the decoder."""
 
 import json
 from typing import Annotated, Any
@@ -63,7 +63,7 @@ def decoded_length(row: bytes, decoder: Decoder[list[Any]]) -> int | None:
 @given(long_rows(INTEGER_TEXTS))
 @example(b"[05" + b", 1" * WORTH + b"]")
 @example(b'"' + b"1," * WORTH + b'1"')
-def test_integers(row: bytes) -> None:
+def test_counting_integers_agrees_with_the_decoder(row: bytes) -> None:
     count = count_integers(Raw(row))
     assert count is None or count == decoded_length(row, INTEGERS)
 
@@ -72,13 +72,13 @@ def test_integers(row: bytes) -> None:
 @given(long_rows(NUMBER_TEXTS))
 @example(b"[" + b" " * WORTH_A_LOOK + b"]")
 @example(b"[1e-" + b", 1" * WORTH + b"]")
-def test_numbers(row: bytes) -> None:
+def test_counting_numbers_agrees_with_the_decoder(row: bytes) -> None:
     count = count_numbers(Raw(row))
     assert count is None or count == decoded_length(row, NUMBERS)
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
-def test_what_environments_send_is_known_at_a_glance(separators: tuple[str, str]) -> None:
+def test_usual_rows_are_counted_without_decoding(separators: tuple[str, str]) -> None:
     tokens = [*range(-100, 5000), 150_000, 9_999_999]
     logprobs = [1.0, *(-1 / n for n in range(1, 9000)), -3.2e-07]
     assert count_integers(Raw(json.dumps(tokens, separators=separators).encode())) == len(tokens)
@@ -105,7 +105,7 @@ def test_a_mask_is_as_long_as_its_beginning_and_what_it_shares(pair: tuple[bytes
     assert (None if length is None else length + followers) == decoded_length(mask, INTEGERS)
 
 
-def test_of_a_mask_only_the_beginning_is_judged_again() -> None:
+def test_only_the_prefix_of_a_mask_is_decoded() -> None:
     tokens, masks = [5, 6, 7, 8], [-100, -100, 7, 8]
     assert apart(Raw(json.dumps(masks).encode()), Raw(json.dumps(tokens).encode()), 4) == (Raw(b"[-100, -100]"), 2)
     assert apart(Raw(json.dumps(tokens).encode()), Raw(json.dumps(tokens).encode()), 4) == (Raw(b"[5]"), 3)
@@ -160,7 +160,7 @@ def test_an_error_in_a_long_row_is_named(odd: Any, place: int) -> None:
     assert caught.value.location == ("masks", 1, place)
 
 
-def test_a_stand_in_cannot_be_smuggled_in() -> None:
+def test_a_placeholder_in_the_input_is_refused() -> None:
     row = [1] * LONG
     group = json.dumps({"tokens": [row, row], "masks": [row, row], "scores": [1, 0]})
     for smuggled in (group.replace("[1, 0]", "[1e100000]"), group.replace('"tokens": [[', '"tokens": [[1e100001], [')):

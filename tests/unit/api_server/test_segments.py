@@ -26,7 +26,7 @@ def commit(segments: Segments, *bodies: bytes, needed: tuple[int, ...] = ()) -> 
     return places
 
 
-def test_bytes_come_back_from_files_of_a_bounded_size(tmp_path: Path) -> None:
+def test_bodies_are_read_back_from_files_of_a_bounded_size(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     bodies = [b"one", b"twotwotwo", b"three", b""]
     places = commit(segments, *bodies)
@@ -34,7 +34,7 @@ def test_bytes_come_back_from_files_of_a_bounded_size(tmp_path: Path) -> None:
     assert len(files(tmp_path)) == 2
 
 
-def test_a_file_goes_when_none_of_its_groups_is_needed(tmp_path: Path) -> None:
+def test_a_file_is_deleted_when_none_of_its_groups_is_needed(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     old, new = commit(segments, b"x" * 20, b"y" * 20)
     assert (old.segment, new.segment) == (1, 2)
@@ -55,7 +55,7 @@ def test_a_start_opens_a_new_file_and_deletes_unused_ones(tmp_path: Path) -> Non
     assert files(tmp_path) == {str(kept.segment), str(new.segment)}
 
 
-def test_what_is_undone_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_undone_append_is_truncated(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     [kept] = commit(segments, b"kept")
     segments.append(b"half")
@@ -77,7 +77,7 @@ def test_a_file_that_could_not_be_flushed_is_not_written_again(tmp_path: Path, m
     assert segments.append(b"next").segment > kept.segment
 
 
-def test_a_damaged_file_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+def test_a_damaged_file_is_detected(tmp_path: Path) -> None:
     segments = Segments(tmp_path)
     [place] = commit(segments, b"0123456789")
     os.truncate(tmp_path / FOLDER_NAME / str(place.segment), 4)

@@ -33,7 +33,7 @@ def test_shares_are_of_the_connected_only() -> None:
     assert status.unallocated_fraction == 1.0
 
 
-def test_the_only_environment_may_ask_after_it_was_disconnected() -> None:
+def test_the_only_environment_keeps_full_weight_after_disconnecting() -> None:
     gone = environment(0, connected=False)
     assert environment_status(state(gone), gone).env_weight == 1.0
 
@@ -72,7 +72,7 @@ def test_sizes_that_do_not_add_up_yet_are_never_a_reason_to_refuse() -> None:
     assert is_needed(state(queued={None: {3: 2}}), None)
 
 
-def test_limits() -> None:
+def test_queue_is_limited_in_batches_and_bytes() -> None:
     limits = Limits(max_queue_bytes=100, max_off_policy_batches=2)
     assert not limits.reached_by(state(queued={0: {4: 3}}))
     assert limits.batches_reached_by(state(queued={0: {4: 4}}))

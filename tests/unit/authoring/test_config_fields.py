@@ -31,7 +31,7 @@ FIELDS = (
         {"mode": "test", "odd": [1, {"anything": "goes"}]},
     ],
 )
-def test_what_is_right(config: dict[str, Any]) -> None:
+def test_valid_configs_have_no_problems(config: dict[str, Any]) -> None:
     assert problems({"task": "x", **config}, FIELDS) == ()
 
 
@@ -63,11 +63,11 @@ def test_what_is_right(config: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_what_is_wrong(config: dict[str, Any], words: str) -> None:
+def test_invalid_configs_are_reported_with_the_field(config: dict[str, Any], words: str) -> None:
     assert problems({"task": "x", **config}, FIELDS) == (words,)
 
 
-def test_what_the_run_decides_is_shown_with_its_value() -> None:
+def test_fields_set_by_the_run_are_shown_with_their_value() -> None:
     (problem,) = problems({"task": "x", "tokenizer_name": "mine"}, FIELDS, written={"tokenizer_name": "Qwen/Qwen3-8B"})
     assert problem == 'config.tokenizer_name: it is decided by the run (model.name) and locked to "Qwen/Qwen3-8B"'
 

@@ -76,7 +76,7 @@ def test_wrong_edits_are_refused_at_once(name: str, value: Any, problem: str) ->
     assert problem in str(refused.value)
 
 
-def test_an_unknown_field_comes_with_those_that_there_are() -> None:
+def test_an_unknown_field_is_reported_with_the_known_ones() -> None:
     with pytest.raises(RefusedEditError) as refused:
         draft().edit("nonsense", 1)
     available = refused.value.details["available_fields"]
@@ -84,7 +84,7 @@ def test_an_unknown_field_comes_with_those_that_there_are() -> None:
     assert "rollout_server_url" not in available
 
 
-def test_where_fields_were_omitted_a_name_may_be_right() -> None:
+def test_unknown_names_are_accepted_where_described_fields_were_omitted() -> None:
     assert draft(omittedFields=3).edit("unheard_of", 1).config == {"unheard_of": 1}
     with pytest.raises(RefusedEditError):
         draft(omittedFields=3).edit("training.unheardOf", 1)
@@ -145,9 +145,7 @@ def atropos_draft(*policies: dict[str, Any]) -> Draft:
         ("rollout_server_url", None, "the address of its API server"),
     ],
 )
-def test_what_the_run_decides_is_shown_and_refused_with_what_will_be_written(
-    name: str, value: Any, decided_by: str
-) -> None:
+def test_fields_set_by_the_run_are_shown_and_cannot_be_edited(name: str, value: Any, decided_by: str) -> None:
     made = atropos_draft({"locked": {"environmentConfig": {"total_steps": 5}}})  # which has no effect
     (setting,) = [each for each in made.settings() if each.field.name == name]
     assert (setting.value, setting.decided_by, setting.is_locked) == (value, decided_by, True)
@@ -159,7 +157,7 @@ def test_what_the_run_decides_is_shown_and_refused_with_what_will_be_written(
         assert f"locked to {msgspec.json.encode(value).decode()}" in str(refused.value)
 
 
-def test_what_the_run_writes_unless_it_is_set_is_shown() -> None:
+def test_defaults_written_by_the_run_are_shown() -> None:
     made = atropos_draft()
     shown = made.fields()["max_token_length"]
     assert made.value(shown) == 9000, "training.maxTokens"
@@ -168,7 +166,7 @@ def test_what_the_run_writes_unless_it_is_set_is_shown() -> None:
     assert draft(fields=ATROPOS).value(shown) == 2048, "which only Atropos' own are given"
 
 
-def test_what_the_run_decides_is_what_the_environments_image_writes() -> None:
+def test_fields_set_by_the_run_match_those_of_the_environment_image() -> None:
     assert set(DECIDED_BY) == INFRASTRUCTURE
     run = RunConfig(
         run=RunIdentity(name="r", namespace="n", id="i"),
@@ -179,7 +177,7 @@ def test_what_the_run_decides_is_what_the_environments_image_writes() -> None:
     assert {name: rendered["env"][name] for name in DEFAULT_FROM} == {"max_token_length": 77}
 
 
-def test_what_is_missing_is_reported_at_once() -> None:
+def test_missing_fields_are_reported_at_once() -> None:
     assert draft().problems("r") == ("model.name is missing", "training.steps is missing")
 
 

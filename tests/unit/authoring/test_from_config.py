@@ -38,7 +38,7 @@ def document(**changes: Any) -> dict[str, Any]:
     return made
 
 
-def test_the_whole_file() -> None:
+def test_a_complete_config_file_is_converted() -> None:
     converted = convert(document())
     assert converted.spec == {
         "model": {"name": "Qwen/Qwen3-0.6B", "dtype": "bfloat16"},
@@ -81,7 +81,7 @@ def test_the_run_is_one_that_the_operator_accepts() -> None:
         ({"wandb": {"enabled": False}}, "tracking", None),
     ],
 )
-def test_what_counts_for_something_else(changes: dict[str, Any], path: str, value: object) -> None:
+def test_settings_that_affect_other_fields_are_converted(changes: dict[str, Any], path: str, value: object) -> None:
     found: Any = convert(document(**changes)).spec
     for name in path.split("."):
         found = found.get(name)
@@ -108,19 +108,19 @@ def test_what_counts_for_something_else(changes: dict[str, Any], path: str, valu
         ({"model": {"name": "ollama/qwen3:8b"}}, "model: ollama/qwen3:8b is a name of Ollama's library"),
     ],
 )
-def test_mistakes(changes: dict[str, Any], problem: str) -> None:
+def test_invalid_values_are_reported_with_their_field(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigFileError) as caught:
         convert(document(**changes))
     assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("nonsense", [None, [], "model", {"model": "Qwen/Qwen3-0.6B"}, {"model": {}}])
-def test_nonsense(nonsense: object) -> None:
+def test_documents_of_another_shape_are_refused(nonsense: object) -> None:
     with pytest.raises(ConfigFileError):
         convert(nonsense)
 
 
-def test_problems_of_the_spec_are_explained_in_the_words_of_the_file() -> None:
+def test_problems_of_the_spec_name_the_fields_of_the_file() -> None:
     converted = convert(document())
     problem = converted.in_their_words("training.batchSize and inline.dataset.path, but not training.batchSizes")
     assert problem == (

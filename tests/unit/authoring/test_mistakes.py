@@ -48,11 +48,11 @@ def explained(**changes: Any) -> str:
         ({"storage": {"size": "big"}}, "storage.size: must be a text that matches ^[1-9]"),
     ],
 )
-def test_words(changes: dict[str, Any], words: str) -> None:
+def test_errors_are_explained_with_path_and_expected_value(changes: dict[str, Any], words: str) -> None:
     assert explained(**changes).startswith(words)
 
 
-def test_what_a_type_says_itself_is_left_as_it_is() -> None:
+def test_messages_of_custom_types_are_kept() -> None:
     words = explained(model={"name": "ollama/qwen3:8b"})
     assert words.startswith("model: ollama/qwen3:8b is a name of Ollama's library")
 

@@ -38,7 +38,7 @@ def a_run(phase: str, *, generation: int = 3, observed: int = 3, **conditions: s
         ({"metadata": {"generation": 1}, "status": {"observedGeneration": -1}}, "Progressing"),
     ],
 )
-def test_health(run: dict[str, Any], expected: str) -> None:
+def test_health_of_a_run_follows_phase_and_conditions(run: dict[str, Any], expected: str) -> None:
     assert health(run)[0] == expected
 
 

@@ -1,4 +1,4 @@
-"""What is generated around the chart is up to date, and dashboards and alerts speak of metrics that exist."""
+"""What is generated around the chart is up to date, and dashboards and alerts use existing metrics."""
 
 import json
 import re

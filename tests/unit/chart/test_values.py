@@ -1,4 +1,4 @@
-"""The values of the chart: the operator's settings with its defaults, every key explained, no unknown key taken."""
+"""The values of the chart: the operator's settings with its defaults, every key explained, no unknown key accepted."""
 
 import itertools
 import json
@@ -40,7 +40,7 @@ def test_images_are_the_operators() -> None:
     )
 
 
-def test_every_object_of_the_schema_says_what_it_takes() -> None:
+def test_every_object_of_the_schema_restricts_its_properties() -> None:
     open_ended = [path for path, node in objects(SCHEMA, "$") if not {"additionalProperties", "required"} & node.keys()]
     kubernetes_own = [path for path in open_ended if re.search(r"affinity|Selector$|ipBlock$|global$", path)]
     assert open_ended == kubernetes_own

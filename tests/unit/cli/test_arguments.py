@@ -129,12 +129,12 @@ def test_help_imports_nothing_heavy() -> None:
         (["run", "watch", ""], []),
     ],
 )
-def test_completion(words: list[str], expected: list[str]) -> None:
+def test_completion_offers_commands_options_and_choices(words: list[str], expected: list[str]) -> None:
     assert candidates(words) == expected
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)
-def test_completion_scripts_ask_this_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_scripts_call_this_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     assert "clotho __complete" in capsys.readouterr().out
 

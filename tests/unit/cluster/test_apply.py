@@ -1,4 +1,4 @@
-"""The writer: what it sends, what it remembers, and what it does when the answer is no, or does not come."""
+"""The writer: what it sends, which refusals it keeps, and how it handles errors and missing answers."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ async def test_our_own_earlier_creation_counts_as_success() -> None:
     assert [pod.metadata.resource_version for pod in rig.store.pods_of(RUN, UID)] == ["9"]
 
 
-async def test_a_name_taken_by_another_run_does_not() -> None:
+async def test_a_name_taken_by_another_run_is_an_error() -> None:
     rig = Rig()
     foreign = pod_body("trainer", 9)
     foreign["metadata"]["labels"]["clotho.dev/owner-uid"] = "another"
@@ -118,7 +118,7 @@ async def test_a_name_taken_by_another_run_does_not() -> None:
 @pytest.mark.parametrize(
     ("error", "is_permanent"), [(Invalid("c", "bad", 422), True), (Forbidden("c", "quota", 403), False)]
 )
-async def test_a_refusal_is_remembered_until_it_is_taken(error: ApiError, is_permanent: bool) -> None:
+async def test_a_refusal_is_kept_until_the_write_succeeds(error: ApiError, is_permanent: bool) -> None:
     rig = Rig()
     rig.api.outcomes["create", PODS] = error
     with pytest.raises(type(error)):
@@ -187,7 +187,7 @@ def delete_pod() -> Delete:
     return Delete(key=POD, uid="uid-trainer", resource_version="7", grace_seconds=5)
 
 
-async def test_a_deletion_names_the_very_object() -> None:
+async def test_a_deletion_has_the_uid_of_the_object() -> None:
     rig = Rig()
     await rig.do(create_pod())
     terminating = pod_body("trainer", 8)

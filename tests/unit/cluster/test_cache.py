@@ -1,4 +1,4 @@
-"""The caches never go back in time and never bring back the dead."""
+"""Caches never return to an older state and never restore deleted objects."""
 
 from msgspec import Struct
 

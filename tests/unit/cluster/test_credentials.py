@@ -49,7 +49,7 @@ def test_a_token_file_is_beside_the_kubeconfig(tmp_path: Path) -> None:
     assert from_kubeconfig(write(tmp_path, {"tokenFile": "token"})).token() == "from file"
 
 
-def test_a_credential_plugin_is_asked(tmp_path: Path) -> None:
+def test_a_credential_plugin_is_executed(tmp_path: Path) -> None:
     script = 'import os, json; print(json.dumps({"status": {"token": os.environ["WHO"]}}))'
     plugin = {
         "apiVersion": "client.authentication.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""Who may lead: never two at once, whatever the nodes' clocks say."""
+"""Leader election: never two leaders at once, whatever the nodes' clocks show."""
 
 from datetime import UTC, datetime
 
@@ -27,7 +27,7 @@ def held_by(holder: str, renewed: str = "2026-11-15T11:59:59.000000Z") -> LeaseS
         (LeaseSpec(holder_identity=""), 0.0, True),
     ],
 )
-def test_may_take(record: LeaseSpec, unchanged_for: float, expected: bool) -> None:
+def test_lease_is_taken_only_when_released_or_expired(record: LeaseSpec, unchanged_for: float, expected: bool) -> None:
     assert may_take(record, "me", unchanged_for) is expected
 
 

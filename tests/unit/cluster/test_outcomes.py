@@ -23,7 +23,7 @@ from clotho.cluster.outcomes import Status, StatusDetails, TooManyRequests, from
         (504, "Timeout", outcomes.Transient),
     ],
 )
-def test_kind(code: int, reason: str, expected: type[Exception]) -> None:
+def test_status_codes_have_error_types(code: int, reason: str, expected: type[Exception]) -> None:
     error = from_answer("create /pods", code, Status(message="because", reason=reason), None)
     assert type(error) is expected
     assert "create /pods: because" in str(error)
@@ -33,7 +33,9 @@ def test_kind(code: int, reason: str, expected: type[Exception]) -> None:
     ("header", "details", "expected"),
     [("7", None, 7.0), (None, StatusDetails(3.0), 3.0), (None, None, 1.0), ("soon", StatusDetails(None), 1.0)],
 )
-def test_retry_after(header: str | None, details: StatusDetails | None, expected: float) -> None:
+def test_retry_after_is_taken_from_header_or_details(
+    header: str | None, details: StatusDetails | None, expected: float
+) -> None:
     error = from_answer("get /x", 429, Status(details=details), header)
     assert isinstance(error, TooManyRequests)
     assert error.retry_after == expected

@@ -1,4 +1,4 @@
-"""Whom to ask, how often, and what the answers mean."""
+"""Which pods are probed, how often, and how the answers are interpreted."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -25,7 +25,7 @@ def trainer_reported(last_step: datetime | None) -> Probes:
     return Probes(trainer=Probe(pod_uid="uid-trainer", taken_at=NOW, answer=answer))
 
 
-def test_a_healthy_run_costs_one_question() -> None:
+def test_only_the_trainer_of_a_healthy_run_is_probed() -> None:
     assert asked(Probes()) == ["trainer"]
     assert asked(trainer_reported(NOW - timedelta(seconds=299))) == ["trainer"]
 
@@ -33,17 +33,17 @@ def test_a_healthy_run_costs_one_question() -> None:
 EVERYBODY = ["trainer", "api_server", "inference"]
 
 
-def test_a_trainer_may_tell_the_time_without_a_zone() -> None:
+def test_a_time_without_a_zone_is_accepted() -> None:
     naive = NOW.replace(tzinfo=None)
     assert asked(trainer_reported(naive - timedelta(seconds=299))) == ["trainer"]
     assert asked(trainer_reported(naive - timedelta(seconds=301))) == EVERYBODY
 
 
-def test_everybody_is_asked_when_the_run_slows_down() -> None:
+def test_every_pod_is_probed_when_the_run_slows_down() -> None:
     assert asked(trainer_reported(NOW - timedelta(seconds=301))) == EVERYBODY
 
 
-def test_everybody_is_asked_when_the_trainer_does_not_answer() -> None:
+def test_every_pod_is_probed_when_the_trainer_does_not_answer() -> None:
     silent = Probes(trainer=Probe(pod_uid="uid-trainer", taken_at=NOW, problem="no answer"))
     assert asked(silent) == EVERYBODY
 
@@ -59,7 +59,7 @@ def test_before_the_first_step_time_counts_from_when_the_run_was_up() -> None:
 
 
 @pytest.mark.parametrize("pod", [a_pod("trainer", phase="Pending"), a_pod("trainer", address="")])
-def test_a_pod_that_cannot_answer_is_not_asked(pod: object) -> None:
+def test_a_pod_that_is_pending_or_has_no_address_is_not_probed(pod: object) -> None:
     assert questions(a_run(), (pod,), Probes(), NOW) == ()  # type: ignore[arg-type]
 
 
@@ -75,7 +75,7 @@ def test_a_pod_that_cannot_answer_is_not_asked(pod: object) -> None:
         ("Suspended", 600, None),
     ],
 )
-def test_pause(phase: str, stall_after: int, expected: float | None) -> None:
+def test_probe_interval_follows_phase_and_stall_limit(phase: str, stall_after: int, expected: float | None) -> None:
     assert pause(a_run(status={"phase": phase}, stall={"afterSeconds": stall_after}), TIMES) == expected
 
 

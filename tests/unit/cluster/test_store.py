@@ -1,4 +1,4 @@
-"""Watch events become a picture of each run, and whoever waits for a change hears of it once."""
+"""Watch events update the store, and each change is announced once."""
 
 import json
 
@@ -33,7 +33,7 @@ def test_a_new_state_is_announced_and_its_repetition_is_not() -> None:
     assert [pod.name for pod in seen.pods_of(RUN, UID)] == ["r-trainer"]
 
 
-def test_our_own_writes_are_not_news() -> None:
+def test_own_writes_are_not_announced() -> None:
     seen, heard = store()
     seen.pods.observe(decode("Pod", pod_body("trainer", 5)))  # type: ignore[arg-type]
     seen.handle_event("Pod", False, pod_body("trainer", 5))
@@ -57,7 +57,7 @@ def test_pod_whose_label_was_removed_and_put_back_is_known_again() -> None:
     assert heard == [RUN, RUN, RUN]
 
 
-def test_what_belongs_to_an_earlier_run_of_the_name_is_left_out() -> None:
+def test_objects_of_an_earlier_run_of_the_same_name_are_ignored() -> None:
     seen, _ = store()
     body = pod_body("trainer")
     body["metadata"]["labels"]["clotho.dev/owner-uid"] = "another"
@@ -91,7 +91,7 @@ def test_of_an_older_secret_the_token_of_all_roles_is_kept() -> None:
     assert ("dA==" in kept, "YQ==" in kept) == (True, False)
 
 
-def test_last_words_are_heard_of_a_pod_that_is_gone_already() -> None:
+def test_termination_message_of_a_deleted_pod_is_read() -> None:
     """A trainer can save its checkpoint, end and vanish before anybody looks."""
     answers = Answers()
     store = Store(pod_ended=answers.keep_termination)
@@ -124,7 +124,7 @@ def test_a_child_belongs_to_the_object_that_its_label_names() -> None:
     assert seen.pods_of(Key("ns", "e"), "uid-e") == (), "a run of the same name is another object"
 
 
-def test_those_who_wait_for_an_environment_hear_of_it() -> None:
+def test_runs_waiting_for_an_environment_are_requeued_when_it_changes() -> None:
     seen, heard = store()
     named = [{"name": "x", "environmentName": "e"}]
     resolved = {"resolved": [{"name": "x", "environmentName": "e"}]}
@@ -151,7 +151,7 @@ def test_those_who_wait_for_an_environment_hear_of_it() -> None:
         pod_body("trainer") | {"status": {"phase": "Dancing"}},
     ],
 )
-def test_what_cannot_be_decoded_is_skipped_and_counted(body: Body) -> None:
+def test_undecodable_objects_are_skipped_and_counted(body: Body) -> None:
     skipped: list[str] = []
     seen = Store(on_undecodable=skipped.append)
     seen.handle_event("Pod", False, body)

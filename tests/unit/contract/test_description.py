@@ -1,4 +1,4 @@
-"""What an environment says about itself fits into an object, whatever it says."""
+"""Descriptions of environments are bounded, whatever they contain."""
 
 import msgspec
 import pytest
@@ -24,7 +24,7 @@ FIELDS = st.builds(
 
 
 @given(st.builds(Description, name=st.text(max_size=300), fields=st.lists(FIELDS, max_size=12).map(tuple)))
-def test_it_is_bounded_whole_and_stable(described: Description) -> None:
+def test_bounding_a_description_is_complete_and_idempotent(described: Description) -> None:
     smaller = bounded(described)
     assert len(smaller.fields) + smaller.omitted_fields == len(described.fields)
     assert len(description.encode(smaller)) < description.TOTAL_LIMIT + 2000

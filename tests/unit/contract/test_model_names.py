@@ -22,7 +22,7 @@ from clotho_contract.settings import Model
         ("./tiny", "./tiny"),
     ],
 )
-def test_names_of_the_same_model(given: str, meant: str) -> None:
+def test_spellings_of_a_model_are_normalised(given: str, meant: str) -> None:
     assert normalise_model_name(given) == meant
     assert normalise_model_name(meant) == meant
     assert Model(name=given).name == meant
@@ -38,7 +38,7 @@ def test_names_of_the_same_model(given: str, meant: str) -> None:
         ("has spaces/in it", "is not a model's name"),
     ],
 )
-def test_what_names_no_model_is_refused_where_it_is_read(name: str, problem: str) -> None:
+def test_invalid_model_names_are_refused_on_decoding(name: str, problem: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=problem) as caught:
         msgspec.convert({"model": {"name": name}}, dict[str, Model])
     assert name in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a trainer says must be readable to an operator of another release."""
+"""Progress of a trainer can be decoded by an operator of another release."""
 
 import msgspec
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from clotho_contract.progress import decode
 
 
-def test_a_state_of_a_newer_trainer_is_no_reason_to_hear_nothing() -> None:
+def test_an_unknown_state_of_a_newer_trainer_is_decoded() -> None:
     found = decode(b'{"state": "dreaming", "step": 3, "totalSteps": 9, "depth": 2}')
     assert (found.state, found.step, found.total_steps) == ("dreaming", 3, 9)
 

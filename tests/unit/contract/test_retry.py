@@ -68,7 +68,7 @@ def test_backoff_grows_up_to_its_cap() -> None:
 @pytest.mark.parametrize(
     ("header", "seconds"), [("3", 3.0), ("0.5", 0.5), (None, None), ("Wed, 21 Oct", None), ("-1", None), ("1e9", None)]
 )
-def test_retry_after(header: str | None, seconds: float | None) -> None:
+def test_retry_after_header_is_parsed(header: str | None, seconds: float | None) -> None:
     assert retry_after({"Retry-After": header} if header else {}) == seconds
 
 

@@ -47,7 +47,7 @@ class TestServeConfig:
         }
         assert set(env) >= INFRASTRUCTURE
 
-    def test_wandb_and_length_are_the_persons_to_set(self):
+    def test_wandb_and_token_length_come_from_the_user(self):
         env = render(use_wandb=True, max_token_length=512)["env"]
         assert (env["use_wandb"], env["max_token_length"]) == (True, 512)
 
@@ -60,7 +60,7 @@ class TestServeConfig:
 
 
 @pytest.mark.parametrize(("has_tokens", "server_type"), [(True, "sglang"), (False, "openai")])
-def test_process_config(has_tokens, server_type):
+def test_process_config_selects_the_server_type(has_tokens, server_type):
     config = render_process(
         {"group_size": 4, "tokenizer_name": "mine"},
         inference="http://127.0.0.1:1/inference",
@@ -111,7 +111,7 @@ class TestChildOutput:
             output.add(line + "\n")
         return output
 
-    def test_noise_is_dropped(self, caplog):
+    def test_status_lines_of_the_child_are_not_logged(self, caplog):
         with caplog.at_level(logging.DEBUG):
             self.read(
                 "INFO:base:env_manager: Status dict: {'current_step': 3}",
@@ -123,18 +123,18 @@ class TestChildOutput:
             )
         assert caplog.records == []
 
-    def test_repetitions_are_counted(self, caplog):
+    def test_repeated_lines_are_logged_with_a_count(self, caplog):
         with caplog.at_level(logging.DEBUG):
             self.read(*(f"WARNING: worker {i} timed out" for i in range(9)))
         assert [getattr(record, "repeated", 1) for record in caplog.records] == [1, 2, 4, 8]
         assert {record.levelname for record in caplog.records} == {"WARNING"}
 
-    def test_failed_rollouts_are_noticed(self):
+    def test_failed_rollouts_are_counted(self):
         output = self.read("ERROR:root:Error in collect_trajectories: 'answer'", "all is well")
         assert output.failures == 1
         assert "'answer'" in output.last_failure
 
-    def test_the_last_words_survive(self):
+    def test_last_line_of_the_output_is_kept(self):
         assert (
             self.read("Traceback (most recent call last):", "ValueError: no data").last_line() == "ValueError: no data"
         )

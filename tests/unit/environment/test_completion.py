@@ -24,7 +24,7 @@ TEXT = {
 }
 
 
-def test_chat_answer():
+def test_chat_answer_is_decoded():
     (completion,) = read_openai(json.dumps(CHAT).encode(), 5, want_tokens=True)
     assert (completion.text, completion.message["role"]) == ("four", "assistant")
     assert (completion.prompt_tokens, completion.tokens, completion.logprobs) == ((1, 2), (3, 4), (-0.1, -0.2))
@@ -47,7 +47,7 @@ def test_generate_answers_one_or_many():
     assert [c.finish_reason for c in read_generate(json.dumps([one, two]).encode(), (4,), 1)] == ["stop", "length"]
 
 
-def test_answers_without_tokens_are_good_enough_only_where_nothing_is_trained():
+def test_answers_without_tokens_are_accepted_only_without_training():
     body = json.dumps({"choices": [{"message": {"role": "assistant", "content": "hi"}}]}).encode()
     assert read_openai(body, None, want_tokens=False)[0].text == "hi"
     with pytest.raises(AnswerError, match="return_token_ids"):

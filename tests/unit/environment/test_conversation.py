@@ -15,7 +15,7 @@ def turn(prompt, answer, version=1, text="answer"):
     )
 
 
-def test_continued_turns_become_one_sequence_with_the_worlds_words_untrained():
+def test_continued_turns_become_one_sequence_with_environment_tokens_masked():
     joined = stitch([turn((1, 2), (3,), version=4), turn((1, 2, 3, 8, 9), (5, 6), version=5)])
     assert joined.tokens == (1, 2, 3, 8, 9, 5, 6)
     assert joined.trained == (False, False, True, False, False, True, True)
@@ -23,7 +23,7 @@ def test_continued_turns_become_one_sequence_with_the_worlds_words_untrained():
     assert joined.policy_version == 4
 
 
-def test_a_template_that_rewrites_history_starts_anew():
+def test_a_template_that_rewrites_history_starts_a_new_sequence():
     joined = stitch([turn((1, 2), (3, 4)), turn((1, 7), (5,)), turn((1, 7, 5, 9), (6,))])
     assert joined.tokens == (1, 7, 5, 9, 6)
     assert joined.trained == (False, False, True, False, True)

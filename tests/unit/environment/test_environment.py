@@ -80,7 +80,7 @@ def test_describe_lists_every_field_with_type_default_and_limits():
 
 
 class TestItems:
-    async def test_items_start_again_when_they_end(self):
+    async def test_items_are_repeated_when_exhausted(self):
         stream = ItemStream(build(Sums, {}))
         assert [await stream.next() for _ in range(5)] == [1, 2, 1, 2, 1]
         assert stream.epochs == 2
@@ -102,7 +102,7 @@ class TestItems:
         with pytest.raises(EnvironmentFailedError, match=r"Empty.items\(\) has no items"):
             await ItemStream(build(Empty, {})).next()
 
-    async def test_something_that_is_no_iterable_is_named(self):
+    async def test_items_that_are_not_iterable_are_an_error(self):
         class Number(Environment[Config, int]):
             def items(self):
                 return 7
@@ -110,7 +110,7 @@ class TestItems:
         with pytest.raises(TypeError, match="items\\(\\) returned a int"):
             await ItemStream(build(Number, {})).next()
 
-    async def test_items_that_raise_can_be_asked_again(self):
+    async def test_items_that_raise_can_be_requested_again(self):
         class Moody(Environment[Config, int]):
             moods = 0
 
@@ -141,13 +141,13 @@ class TestLetters:
         group = await build(Letters, {}).rollout("c", Parrot())
         assert list(group.scores) == [1.0, 0.5]
 
-    async def test_every_letter_comes_once_an_epoch(self):
+    async def test_every_letter_is_used_once_per_epoch(self):
         stream = ItemStream(build(Letters, {}))
         assert sorted([await stream.next() for _ in range(8)]) == list("abcdefgh")
 
 
 class TestEntries:
-    def test_built_in(self):
+    def test_a_built_in_environment_is_found_by_name(self):
         assert find_entry("letters") == NativeEntry(Letters)
 
     def test_a_class_in_a_module(self):
@@ -205,7 +205,7 @@ class TestEntries:
             ),
         ],
     )
-    def test_files_that_do_not_serve(self, tmp_path, source, complaint):
+    def test_files_without_a_single_environment_are_refused(self, tmp_path, source, complaint):
         file = tmp_path / "candidate.py"
         file.write_text(source)
         with pytest.raises(EntryError) as refusal:

@@ -32,12 +32,12 @@ def sums():
 
 
 @pytest.mark.parametrize(("guess", "score"), [("", 1.0), ("= -1", 0.0), ("= 1999999", 0.1), ("no idea", 0.0)])
-async def test_scores(sums, guess, score):
+async def test_example_scores_right_close_and_wrong_answers(sums, guess, score):
     item = await ItemStream(sums).next()
     group = await sums.rollout(item, Calculator(guess))
     assert list(group.scores) == [score] * 4
     check_group(group, 4)
 
 
-async def test_evaluation(sums):
+async def test_example_evaluation_reports_percent_correct(sums):
     assert await sums.evaluate(Calculator()) == {"percent_correct": 100.0}

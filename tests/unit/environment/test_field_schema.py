@@ -1,4 +1,4 @@
-"""What pydantic says about a field, as people want to read it; the same for our own and for Atropos' environments."""
+"""Readable schemas of pydantic fields, the same for our own and for Atropos' environments."""
 
 from enum import Enum
 from typing import Any, Literal
@@ -47,7 +47,7 @@ class Everything(BaseModel):
         ("anything", {"type": "any"}),
     ],
 )
-def test_a_field(name: str, expected: dict[str, Any]) -> None:
+def test_field_has_type_default_and_choices(name: str, expected: dict[str, Any]) -> None:
     assert schemas(Everything)[name] == expected
 
 

@@ -1,4 +1,4 @@
-"""Garbage from environments is refused with the field and the index; sound groups become Atropos' JSON."""
+"""Invalid groups are refused with the field and the index; valid ones become Atropos' JSON."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def sequence(**changes):
         (group(messages=[[]]), "messages: 1 of them for 2 attempts"),
     ],
 )
-def test_garbage_is_refused_with_field_and_index(candidate, complaint):
+def test_an_invalid_group_is_refused_with_field_and_index(candidate, complaint):
     with pytest.raises(InvalidGroupError) as refusal:
         check_group(candidate, group_size=2)
     assert str(refusal.value).startswith(complaint)

@@ -1,4 +1,4 @@
-"""Conversations of other libraries' agents: kept until they are taken, but not for ever."""
+"""Conversations of other libraries' agents: kept until they are collected, up to a limit."""
 
 from typing import Any
 

@@ -149,7 +149,7 @@ async def test_an_own_timeout_error_of_the_environment_is_a_failure_and_not_a_ha
     assert rollouts(telemetry, "failed") == 3
 
 
-async def test_an_absent_policy_is_waited_for_and_is_nobodys_failure(monkeypatch):
+async def test_an_unavailable_policy_is_retried_and_not_counted_as_a_failure(monkeypatch):
     outages = iter([InferenceUnavailableError("restarting")] * 10)
 
     async def unlucky(item: int) -> Group:
@@ -172,7 +172,7 @@ async def test_an_absent_policy_is_waited_for_and_is_nobodys_failure(monkeypatch
         (ApiServerRefusedError("group_size 3 does not divide the batch"), "InvalidConfig"),
     ],
 )
-async def test_what_cannot_heal_ends_at_once(refusal, reason):
+async def test_permanent_errors_end_the_run_at_once(refusal, reason):
     runner, _ = runner_for(good, MemoryServer(refusal))
     ending = await run(runner)
     assert (ending.reason, ending.message) == (reason, str(refusal))

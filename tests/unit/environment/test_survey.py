@@ -21,7 +21,7 @@ from clotho_dev.atropos_survey import describe_all, reason_for
         ("ZeroDivisionError: division by zero", "unexplained"),
     ],
 )
-def test_reason(error: str, reason: str) -> None:
+def test_errors_are_classified(error: str, reason: str) -> None:
     assert reason_for(error) == reason
 
 

@@ -54,7 +54,7 @@ def test_the_config_is_made_readable_for_older_libraries(tmp_path: Path) -> None
     ],
     ids=["parent", "absolute", "link", "garbage"],
 )
-def test_anything_else_is_refused(tmp_path: Path, given: bytes) -> None:
+def test_unsafe_and_invalid_archives_are_refused(tmp_path: Path, given: bytes) -> None:
     with pytest.raises(TokenizerError):
         unpack_tokenizer(given, tmp_path / "folder")
     assert not (tmp_path / "outside").exists()

@@ -66,7 +66,7 @@ async def test_no_more_at_once_than_allowed() -> None:
         await work.until_started(3)
 
 
-async def test_nothing_before_it_is_allowed_and_nothing_after_it_is_forbidden() -> None:
+async def test_reconciles_run_only_while_allowed() -> None:
     work = Reconciles()
     async with dispatching(work) as dispatcher:
         dispatcher.add("a")
@@ -80,7 +80,7 @@ async def test_nothing_before_it_is_allowed_and_nothing_after_it_is_forbidden() 
 
 
 @pytest.mark.parametrize("has_begun", [True, False])
-async def test_what_was_cancelled_is_done_when_work_is_allowed_again(has_begun: bool) -> None:
+async def test_cancelled_reconciles_run_again_once_allowed(has_begun: bool) -> None:
     work = Reconciles()
     async with dispatching(work) as dispatcher:
         dispatcher.allow(True)
@@ -107,7 +107,7 @@ async def test_an_unexpected_failure_is_logged_and_tried_again(caplog: pytest.Lo
     assert "unexpected failure, retrying in 0.0 s: can't subtract" in caplog.text
 
 
-async def test_a_change_during_a_reconcile_brings_the_key_back() -> None:
+async def test_a_change_during_a_reconcile_requeues_the_key() -> None:
     work = Reconciles()
     async with dispatching(work) as dispatcher:
         dispatcher.allow(True)
@@ -130,7 +130,7 @@ async def test_draining_lets_reconciles_finish() -> None:
         assert work.cancelled == []
 
 
-async def test_result_with_requeue_brings_the_key_back_at_once() -> None:
+async def test_result_with_requeue_requeues_the_key_at_once() -> None:
     work = Reconciles()
     work.gate.set()
     work.result = Result(requeue=True)

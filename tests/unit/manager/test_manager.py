@@ -60,7 +60,7 @@ async def probing() -> AsyncIterator[Manager]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_who_leads_again_asks_again_and_trusts_no_old_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probes_are_discarded_and_repeated_when_leadership_is_regained(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer()
     monkeypatch.setattr(probe, "http_get", trainer)
     async with probing() as manager:
@@ -118,7 +118,7 @@ async def test_probes_are_red_and_the_operator_fails_once_a_background_task_has_
         assert answers == [f"background task exited: {name}"] * 2
 
 
-async def test_probes_stay_green_while_the_operator_stops_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probes_stay_green_during_a_regular_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[str | None] = []
     async with idle_manager(at_stop=lambda: answers.extend((manager.healthy(), manager.ready()))) as manager:
         manager.sync.is_synced = True

@@ -42,7 +42,7 @@ def test_restarts_and_stalls_of_a_run_are_counted() -> None:
     assert 'clotho_run_stalled{namespace="ns",run="r"} 0.0' in exported(STATUS)
 
 
-def test_the_trainers_last_answer_is_finer() -> None:
+def test_the_latest_probe_takes_precedence_over_status() -> None:
     answer = Progress(state="training", step=6, total_steps=100, last_step_time="2026-11-15T12:59:58Z")
     lines = exported(STATUS, answer)
     assert 'clotho_run_step{namespace="ns",run="r"} 6.0' in lines
@@ -56,14 +56,14 @@ def test_a_time_without_a_zone_is_utc_and_others_are_converted(reported: str) ->
 
 
 @pytest.mark.parametrize("reported", ["yesterday", "0001-01-01T00:00:00+14:00"])
-def test_a_time_that_is_none_counts_as_not_reported(reported: str) -> None:
+def test_an_invalid_time_counts_as_not_reported(reported: str) -> None:
     answer = Progress(state="training", step=6, total_steps=100, last_step_time=reported)
     lines = exported({**STATUS, "runningTime": "2026-11-15T12:59:00Z"}, answer)
     assert 'clotho_run_seconds_since_last_step{namespace="ns",run="r"} 60.0' in lines
 
 
 @pytest.mark.parametrize("phase", ["Completed", "Stopped", "Failed", "Suspended"])
-def test_a_run_that_rests_neither_ages_nor_trains(phase: str) -> None:
+def test_an_inactive_run_exports_no_speed_and_no_step_age(phase: str) -> None:
     answer = Progress(
         state="training", step=100, total_steps=100, tokens_per_second=4310.0, last_step_time="2026-11-15T12:59:58Z"
     )
@@ -74,7 +74,7 @@ def test_a_run_that_rests_neither_ages_nor_trains(phase: str) -> None:
     assert 'clotho_run_step{namespace="ns",run="r"} 100.0' in lines
 
 
-def test_of_several_replicas_the_ready_share_counts() -> None:
+def test_readiness_is_the_share_of_ready_replicas() -> None:
     letters = {"name": "letters", "state": "Starting", "replicas": 4, "ready": 3}
     none = {"name": "none", "state": "Ready", "replicas": 0, "ready": 0}
     lines = exported({"phase": "Running", "components": {"environments": [letters, none]}})

@@ -1,4 +1,4 @@
-"""The order of work: nothing twice, nothing lost, the nearly finished first, failures later and later."""
+"""The order of the queue: no duplicates, nothing lost, changed runs first, failures with growing delays."""
 
 import pytest
 from hypothesis import given
@@ -59,7 +59,7 @@ def test_a_key_is_never_worked_on_twice_at_once_and_no_change_is_lost() -> None:
     assert work.pop(1.0) == "a"
 
 
-def test_a_wake_up_comes_when_it_is_due_and_the_last_word_counts() -> None:
+def test_a_wake_up_is_delivered_when_due_and_can_be_replaced() -> None:
     work = queue()
     work.add("a", 0.0)
     work.pop(0.0)
@@ -71,7 +71,7 @@ def test_a_wake_up_comes_when_it_is_due_and_the_last_word_counts() -> None:
     assert (work.next_wake(), work.pop(100.0)) == (None, None)
 
 
-def test_failures_are_held_back_longer_each_time_even_when_the_object_changes() -> None:
+def test_failures_back_off_even_when_the_object_changes() -> None:
     work = queue()
     work.add("a", 0.0)
     work.pop(0.0)

@@ -41,7 +41,7 @@ def test_a_mistake_is_named(arguments: list[str], complaint: str) -> None:
         settings.parse(arguments, {})
 
 
-def test_help_teaches_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_describes_every_flag_and_variable(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         settings.parse(["--help"], {})
     text = capsys.readouterr().out

@@ -115,7 +115,7 @@ def described(**spec: Any) -> Catalogue:
     return world
 
 
-def test_the_wall_stands_before_the_pod_and_the_pod_goes_when_it_is_heard() -> None:
+def test_network_policy_precedes_the_pod_and_pod_is_deleted_once_described() -> None:
     world = Catalogue()
     first = world.plan()
     assert [type(action) for action in first.actions] == [Apply, Create]
@@ -135,7 +135,7 @@ def test_the_wall_stands_before_the_pod_and_the_pod_goes_when_it_is_heard() -> N
 @pytest.mark.parametrize(
     "change", [{"image": "registry/letters:2"}, {"entry": "other:Class"}, {"configMapName": "code"}]
 )
-def test_it_is_described_again_when_what_was_imported_changes(change: Body) -> None:
+def test_environment_is_described_again_when_its_code_changes(change: Body) -> None:
     world = described()
     world.change(**change)
     world.files = "hash" if "configMapName" in change else ""
@@ -156,7 +156,7 @@ def test_other_changes_import_nothing(change: Body) -> None:
     assert (world.pods_made, world.verdict) == (1, "Current")
 
 
-def test_what_a_pod_of_the_old_image_says_is_not_about_the_new_one() -> None:
+def test_description_from_a_pod_of_the_old_image_is_ignored() -> None:
     world = Catalogue()
     world.settle()
     world.change(image="registry/letters:2")
@@ -187,7 +187,7 @@ def test_a_failure_of_its_own_is_final_until_it_is_changed() -> None:
 
 
 @pytest.mark.parametrize("status", [{"reason": "Evicted"}, {"reason": "DeadlineExceeded"}, {"reason": "NodeLost"}])
-def test_what_the_cluster_did_is_tried_again_after_a_while(status: Body) -> None:
+def test_infrastructure_failures_are_retried_after_a_pause(status: Body) -> None:
     world = Catalogue()
     world.settle()
     world.end_pod(exit_code=137, **status)

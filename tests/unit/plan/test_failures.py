@@ -1,4 +1,4 @@
-"""What an ended pod tells about whose fault it was."""
+"""How the failure of a pod is classified."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ FINISHED_AT_400 = termination.encode(
         ({"phase": "Failed"}, "Error", "no container status", False, False),
     ],
 )
-def test_classification(status: Body, reason: str, words: str, permanent: bool, free: bool) -> None:
+def test_pod_failures_are_classified(status: Body, reason: str, words: str, permanent: bool, free: bool) -> None:
     component = trainer(status)
     failure = classify(component.title, component.pods[0])
     assert failure.reason == reason
@@ -105,7 +105,7 @@ def test_classification(status: Body, reason: str, words: str, permanent: bool, 
     assert (failure.is_permanent, failure.is_infrastructure) == (permanent, free)
 
 
-def test_the_container_that_failed_is_blamed() -> None:
+def test_the_failed_container_is_named() -> None:
     status = exited(0) | {"initContainerStatuses": exited(3, name="wait")["containerStatuses"]}
     component = trainer(status)
     assert "(container wait) failed (exit code 3)" in classify(component.title, component.pods[0]).explanation

@@ -176,7 +176,7 @@ def test_the_message_counts_the_models(count: int, message: str) -> None:
     assert world.status["message"] == message
 
 
-def test_no_group_at_all_is_a_failure_that_says_why() -> None:
+def test_a_test_without_any_group_fails_with_the_reason() -> None:
     world = World(environment(), models=[{"name": "m"}])
     world.settle()
     world.run_pods()
@@ -196,7 +196,7 @@ def test_no_group_at_all_is_a_failure_that_says_why() -> None:
         (environment(stalled="It hung.", generation=2), "Waiting for environment letters: it is being described."),
     ],
 )
-def test_it_waits_for_its_environment(seen: Environment | None, words: str) -> None:
+def test_inference_test_is_pending_until_its_environment_is_ready(seen: Environment | None, words: str) -> None:
     world = World(seen)
     world.settle()
     assert (world.phase, world.status["message"], world.pods) == ("Pending", words, {})
@@ -212,7 +212,7 @@ def test_it_waits_for_its_environment(seen: Environment | None, words: str) -> N
         (environment(), {"leters": "a"}, "config.leters: unknown field; did you mean letters?"),
     ],
 )
-def test_what_cannot_work_fails_without_a_pod(seen: Environment, config: Body, words: str) -> None:
+def test_invalid_tests_fail_without_a_pod(seen: Environment, config: Body, words: str) -> None:
     world = World(seen, config=config)
     world.settle()
     assert (world.phase, world.pods) == ("Failed", {})
@@ -235,7 +235,7 @@ def trial(world: World) -> Body:
     return found
 
 
-def test_what_the_environment_says_reaches_the_pods_and_what_the_test_says_wins() -> None:
+def test_pods_use_the_environments_settings_overridden_by_the_test() -> None:
     named = environment(
         secretName="keys",
         config={"letters": "abc", "vowels": 2, "group_size": 4},
@@ -250,7 +250,7 @@ def test_what_the_environment_says_reaches_the_pods_and_what_the_test_says_wins(
     assert settings == {'--set=letters="xyz"', "--set=vowels=2", "--set=group_size=6"}
 
 
-def test_an_environment_without_a_group_size_is_given_none() -> None:
+def test_group_size_is_not_passed_to_environments_without_that_field() -> None:
     world = World(environment(fields=("letters",)), config={"letters": "xyz"}, models=[{"name": "m"}])
     assert [each for each in trial(world)["command"] if each.startswith("--set=")] == ['--set=letters="xyz"']
 
@@ -261,7 +261,7 @@ def test_an_environment_given_directly_needs_no_catalogue() -> None:
     assert len(world.pods) == 1
 
 
-def test_a_pod_that_never_runs_or_vanishes_does_not_hold_the_others_up() -> None:
+def test_a_pod_that_never_runs_or_is_deleted_does_not_block_the_others() -> None:
     world = World(environment(), models=[{"name": "lost"}, {"name": "stuck"}], timeoutSeconds=60)
     world.settle()
     world.pod(0)["status"] = {"phase": "Running"}

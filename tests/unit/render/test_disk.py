@@ -60,7 +60,7 @@ def test_an_ephemeral_run_is_limited_by_its_storage_size() -> None:
 
 
 @pytest.mark.parametrize("size", ["lots", "1e3", "100m", "5Ei"])
-def test_a_size_that_only_the_api_server_can_judge_is_left_to_it(size: str) -> None:
+def test_an_unparsable_size_is_left_to_the_api_server(size: str) -> None:
     template = {"spec": {"volumes": [{"name": "mine", "emptyDir": {"sizeLimit": size}}]}}
     run = run_of(
         {

@@ -43,7 +43,7 @@ BASE: dict[str, Any] = {
         ),
     ],
 )
-def test_merge(patch: dict[str, Any], field: str, expected: Any) -> None:
+def test_merge_follows_strategic_merge_patch(patch: dict[str, Any], field: str, expected: Any) -> None:
     assert merge(BASE, patch).get(field) == expected
 
 
@@ -70,7 +70,7 @@ def test_merge(patch: dict[str, Any], field: str, expected: Any) -> None:
         ({"tolerations": {}}, "template.tolerations: expected a list, got an object"),
     ],
 )
-def test_what_is_no_pod_is_refused_with_its_place(patch: dict[str, Any], words: str) -> None:
+def test_an_invalid_pod_template_is_refused_with_its_path(patch: dict[str, Any], words: str) -> None:
     with pytest.raises(TemplateError, match=words):
         merge(BASE, patch)
 

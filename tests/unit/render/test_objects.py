@@ -1,4 +1,4 @@
-"""Promises of the rendered objects that golden files show but do not explain."""
+"""Properties of the rendered objects that golden files show but do not explain."""
 
 from typing import Any
 

@@ -121,7 +121,7 @@ def test_pods_are_restricted_whatever_the_namespace_allows(template: Body, words
         {"spec": None},
     ],
 )
-def test_removed_security_settings_come_back(template: Body) -> None:
+def test_removed_security_settings_are_restored(template: Body) -> None:
     pod = trainer_pod(template)
     assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
     assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -141,7 +141,7 @@ def test_removed_security_settings_come_back(template: Body) -> None:
         ({"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "rdma"}}}, "k8s.v1.cni.cncf.io/networks"),
     ],
 )
-def test_the_rest_needs_a_permission(template: Body, name: str) -> None:
+def test_other_fields_require_a_permission(template: Body, name: str) -> None:
     (problem,) = template_problems("trainer.template", template)
     assert problem == (
         f"trainer.template: {name} is not allowed in a template; a TrainingPolicy can permit it with "

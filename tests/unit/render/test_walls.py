@@ -1,4 +1,4 @@
-"""Where the pods of an inference test may go: to their models, and nowhere else."""
+"""Network policies of inference tests: egress to their models only."""
 
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -101,7 +101,7 @@ def test_private_addresses_need_the_administrator(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1", "0x7f.0.0.1", "010.0.0.1", "10.0.0.256"])
-def test_addresses_in_disguise_are_refused(host: str) -> None:
+def test_unusual_notations_of_ip_addresses_are_refused(host: str) -> None:
     (problem,) = problems_of(f"http://{host}:8000/v1")
     assert problem == f"models[0].baseUrl: {host} is neither a name nor an address of four numbers"
 
@@ -122,7 +122,7 @@ def test_models_of_one_server_share_a_rule() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x/v1", "http://user:pass@x/v1", "http://x/v1?key=s3cret", "http://x y/v1", "x"])
-def test_addresses_that_are_none_or_carry_secrets_are_refused(url: str) -> None:
+def test_invalid_urls_and_urls_with_credentials_are_refused(url: str) -> None:
     body = {"metadata": {"name": "t"}, "spec": {"entry": "e", "models": [{"name": "m", "baseUrl": url}]}}
     assert isinstance(inference_tests.parse(body), inference_tests.UnreadableTest)
 

@@ -1,4 +1,4 @@
-"""Patience with a server that restarts, and none with one that refuses."""
+"""Requests are retried while the API server restarts; a refusal is final."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ async def test_a_server_that_restarts_is_waited_for() -> None:
     assert flaky.calls == 4
 
 
-async def test_patience_ends_with_a_sentence() -> None:
+async def test_retries_end_with_a_clear_error() -> None:
     with pytest.raises(TrainerError, match="no answer from the server for 0 s: 503 starting") as caught:
         await retried(Flaky(failures=10**9), patience=lambda: 0.01, what="the server")
     assert caught.value.reason == "DependencyUnavailable"

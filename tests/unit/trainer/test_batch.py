@@ -41,7 +41,7 @@ def test_small_differences_count_as_much_as_large_ones() -> None:
     assert small == pytest.approx(large, rel=1e-5)
 
 
-def test_a_group_of_equal_scores_teaches_nothing() -> None:
+def test_a_group_of_equal_scores_has_zero_advantages() -> None:
     assert group_advantages([[2.0, 2.0, 2.0]], "group")[0].tolist() == [0.0, 0.0, 0.0]
 
 
@@ -87,7 +87,7 @@ def test_a_sequence_with_nothing_trained_is_left_out() -> None:
     assert len(prepare([a_group(masks=[[-100] * 4, [-100, -100, 9, 2]])], RULES, version=0).rows) == 1
 
 
-def test_what_exceeds_the_token_limit_is_cut_off() -> None:
+def test_tokens_beyond_the_limit_are_cut_off() -> None:
     batch = prepare([a_group()], Rules(max_tokens=3), version=0)
     assert [row.length for row in batch.rows] == [3, 3]
     assert batch.figures["completions/truncated"] == 1.0
@@ -104,7 +104,7 @@ def test_what_exceeds_the_token_limit_is_cut_off() -> None:
         ),
     ],
 )
-def test_truncated_completions_are_silenced_on_request(group: ScoredGroup, expected: list[bool]) -> None:
+def test_truncated_completions_are_masked_on_request(group: ScoredGroup, expected: list[bool]) -> None:
     rules = Rules(max_tokens=100, mask_truncated=True, end_tokens=frozenset({2}))
     assert [bool(row.counted.all()) for row in prepare([group], rules, version=0).rows] == expected
 

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or it is not there."""
+"""Checkpoints are written atomically, pruned, and checked for damage."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
     return Checkpoints(tmp_path / "checkpoints", keep=2, run="a")
 
 
-def test_the_newest_is_found_and_old_ones_go(checkpoints: Checkpoints) -> None:
+def test_newest_checkpoint_is_found_and_old_ones_are_pruned(checkpoints: Checkpoints) -> None:
     for step in (5, 10, 15):
         written = checkpoints.write(step, fill)
     newest = checkpoints.newest()
@@ -33,11 +33,11 @@ def test_the_newest_is_found_and_old_ones_go(checkpoints: Checkpoints) -> None:
     assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-00000010", "step-00000015"]
 
 
-def test_nothing_is_found_in_an_empty_place(checkpoints: Checkpoints) -> None:
+def test_an_empty_folder_has_no_newest_checkpoint(checkpoints: Checkpoints) -> None:
     assert checkpoints.newest() is None
 
 
-def test_a_crash_while_writing_leaves_the_old_one(checkpoints: Checkpoints) -> None:
+def test_a_crash_while_writing_keeps_the_previous_checkpoint(checkpoints: Checkpoints) -> None:
     def crash(folder: Path) -> None:
         (folder / "weights.bin").write_bytes(b"half")
         raise KeyboardInterrupt
@@ -59,7 +59,7 @@ def test_a_crash_while_writing_leaves_the_old_one(checkpoints: Checkpoints) -> N
         (lambda folder: (folder / "manifest.json").unlink(), "its manifest is unreadable"),
     ],
 )
-def test_a_damaged_one_is_passed_over_with_a_warning(
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     checkpoints: Checkpoints, damage: object, sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = checkpoints.write(5, fill)
@@ -82,7 +82,7 @@ def test_damaged_newer_ones_never_push_out_what_was_just_written(tmp_path: Path)
     assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000030"]
 
 
-def test_a_damaged_one_can_be_written_again(checkpoints: Checkpoints) -> None:
+def test_a_damaged_checkpoint_can_be_overwritten(checkpoints: Checkpoints) -> None:
     written = checkpoints.write(5, fill)
     (Path(written.path) / "weights.bin").write_bytes(b"")
     assert checkpoints.newest() is None
@@ -110,9 +110,7 @@ def test_another_run_s_checkpoints_are_never_pruned_or_replaced(checkpoints: Che
     assert other.newest() == own[-1]
 
 
-def test_another_run_s_checkpoint_is_a_start_only_where_that_is_asked_for(
-    checkpoints: Checkpoints, other: Checkpoints
-) -> None:
+def test_another_run_s_checkpoint_is_used_only_when_configured(checkpoints: Checkpoints, other: Checkpoints) -> None:
     theirs = checkpoints.write(10, fill)
     assert other.survey().newest is None
     found = other.survey(includes_other_runs=True).newest

@@ -1,4 +1,4 @@
-"""The command line teaches, and imports nothing heavy to do so."""
+"""The command line: its help is complete and imports nothing heavy."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.training.tinker import check
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_endpoints_variables_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
     assert caught.value.code == 0
@@ -65,7 +65,7 @@ def test_the_tinker_backend_refuses_what_the_service_would_leave_out(
         check(run_with(**changes))
 
 
-def test_the_tinker_backend_wants_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tinker_backend_requires_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     with pytest.raises(TrainerError, match="TINKER_API_KEY is not set"):
         check(run_with())

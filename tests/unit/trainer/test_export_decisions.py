@@ -32,16 +32,18 @@ from clotho_trainer.failures import TrainerError
         ("output.weight", (100, 64), "f16", "F16"),
     ],
 )
-def test_how_a_tensor_is_stored(name: str, shape: tuple[int, ...], wanted: Quantization, kind: str) -> None:
+def test_tensor_type_depends_on_name_shape_and_quantization(
+    name: str, shape: tuple[int, ...], wanted: Quantization, kind: str
+) -> None:
     assert tensor_type(name, shape, wanted) is GGMLQuantizationType[kind]
 
 
-def test_rotary_rows_become_neighbours() -> None:
+def test_rotary_halves_are_interleaved() -> None:
     rows = np.arange(8).reshape(8, 1)  # two heads, each with a first and a second half of two
     assert architectures.interleave(rows, 4).ravel().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
-def test_long_waves_are_stretched_and_short_ones_are_not() -> None:
+def test_rope_scaling_affects_low_frequencies_only() -> None:
     rope = {
         "rope_type": "llama3",
         "rope_theta": 500_000.0,
@@ -86,7 +88,7 @@ def render(messages: list[dict[str, str]]) -> str:
         ("unheard-of", set(), ("<end>",)),
     ],
 )
-def test_where_an_answer_ends(model_type: str, vocabulary: set[str], stops: tuple[str, ...]) -> None:
+def test_stop_strings_follow_the_model_type(model_type: str, vocabulary: set[str], stops: tuple[str, ...]) -> None:
     assert conversation(model_type, vocabulary, "<end>", None, render).stops == stops
 
 
@@ -111,7 +113,7 @@ def test_ollama_gets_gguf() -> None:
         check(Export(formats=("safetensors",), ollama=Ollama(url="http://ollama:11434", name="mine")))
 
 
-def test_last_words_fit_though_there_are_many_files() -> None:
+def test_termination_message_fits_with_many_files() -> None:
     files = tuple(
         ExportedFile(path=f"model-{n:05d}-of-00100.safetensors", bytes=n, sha256="0" * 64) for n in range(100)
     )
@@ -124,5 +126,5 @@ def test_last_words_fit_though_there_are_many_files() -> None:
 
 
 @pytest.mark.parametrize(("done", "total", "percent"), [(0, 0, 0), (1, 3, 33), (3, 3, 100)])
-def test_percent(done: int, total: int, percent: int) -> None:
+def test_export_progress_in_percent(done: int, total: int, percent: int) -> None:
     assert ExportProgress(state="writing", done_bytes=done, total_bytes=total).percent == percent

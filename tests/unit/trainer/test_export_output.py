@@ -1,4 +1,4 @@
-"""An artifact is there whole or not at all, and is not made twice."""
+"""Artifacts are written atomically and not made twice."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def visible(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_files_and_folders_get_their_names_when_they_are_whole(tmp_path: Path) -> None:
+def test_files_and_folders_get_their_final_names_once_complete(tmp_path: Path) -> None:
     output = Output(tmp_path / "deep" / "out", "source")
     made = output.write("model.gguf", write_file)
     assert [(file.path, file.bytes, len(file.sha256)) for file in made] == [("model.gguf", 7, 64)]
@@ -34,7 +34,7 @@ def test_files_and_folders_get_their_names_when_they_are_whole(tmp_path: Path) -
     assert visible(output.folder) == ["manifest.json", "model.gguf", "safetensors"]
 
 
-def test_what_was_interrupted_is_invisible_and_cleared_away(tmp_path: Path) -> None:
+def test_interrupted_artifacts_are_hidden_and_cleaned_up(tmp_path: Path) -> None:
     def half(path: Path) -> None:
         path.write_text("wei")
         raise KeyboardInterrupt
@@ -47,7 +47,7 @@ def test_what_was_interrupted_is_invisible_and_cleared_away(tmp_path: Path) -> N
     assert not again.holds("model.gguf")
 
 
-def test_what_is_there_is_kept_as_long_as_it_is_what_it_was(tmp_path: Path) -> None:
+def test_an_artifact_is_reused_only_if_source_and_content_match(tmp_path: Path) -> None:
     Output(tmp_path, "source").write("model.gguf", write_file)
     assert Output(tmp_path, "source").holds("model.gguf")
     assert not Output(tmp_path, "another source").holds("model.gguf")
@@ -58,7 +58,7 @@ def test_what_is_there_is_kept_as_long_as_it_is_what_it_was(tmp_path: Path) -> N
     assert not Output(tmp_path, "source").holds("model.gguf")
 
 
-def test_a_damaged_manifest_is_as_good_as_none(tmp_path: Path) -> None:
+def test_a_damaged_manifest_counts_as_missing(tmp_path: Path) -> None:
     Output(tmp_path, "source").write("model.gguf", write_file)
     (tmp_path / "manifest.json").write_text("{")
     assert not Output(tmp_path, "source").holds("model.gguf")

@@ -76,7 +76,7 @@ def test_sentence_piece_scores_are_the_order_of_the_merges() -> None:
         (None, {"type": "Metaspace", "prepend_scheme": "never"}, False),
     ],
 )
-def test_the_space_before_the_first_word(normalizer: Any, pre: Any, adds: bool) -> None:
+def test_the_space_before_the_first_word_follows_the_tokenizer(normalizer: Any, pre: Any, adds: bool) -> None:
     assert read(tokenizer(pre, {"byte_fallback": True}, normalizer=normalizer), 5).add_space_prefix is adds
 
 

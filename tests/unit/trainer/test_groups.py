@@ -13,7 +13,7 @@ def body(**changes: Any) -> bytes:
     return json.dumps(fields | changes).encode()
 
 
-def test_what_atropos_clients_send_is_read() -> None:
+def test_groups_of_atropos_clients_are_decoded() -> None:
     group = decode(
         body(
             inference_logprobs=[[1.0, -0.1, -0.2]],

@@ -29,7 +29,7 @@ def written(path: Path, text: str) -> Dataset:
         ("a.yaml", json.dumps({"records": ROWS})),
     ],
 )
-def test_files_of_every_kind(name: str, text: str, tmp_path: Path) -> None:
+def test_every_file_format_is_read(name: str, text: str, tmp_path: Path) -> None:
     first, second = records.read(written(tmp_path / name, text), "Be brief.")
     system = {"role": "system", "content": "Be brief."}
     assert first.messages == (system, {"role": "user", "content": "one"})
@@ -71,7 +71,7 @@ def test_mistakes_are_reported_with_their_place(name: str, text: str, sentence: 
     assert caught.value.reason == "InvalidConfig"
 
 
-def test_a_missing_file_is_looked_for_where_the_operator_mounts_it() -> None:
+def test_a_relative_path_is_resolved_in_the_operators_mount() -> None:
     with pytest.raises(TrainerError, match=r"cannot read /dataset/train.jsonl: No such file"):
         records.read(Dataset(path="train.jsonl"), "")
 
@@ -95,7 +95,7 @@ def test_the_data_ends_after_its_passes() -> None:
     assert epochs.last_step == 5
 
 
-def test_the_step_that_ends_a_pass_tells_its_averages_also_after_a_resume() -> None:
+def test_last_step_of_an_epoch_reports_its_averages_also_after_a_resume() -> None:
     seen = []
     epochs = Epochs(records=10, each=4, limit=2, seed=None)
     for step in range(1, 6):

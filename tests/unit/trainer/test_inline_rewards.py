@@ -17,7 +17,7 @@ RECORD = Record(
 OUTCOMES = [Outcome("4"), Outcome("5"), Outcome("")]
 
 
-def test_the_weighted_sum_counts() -> None:
+def test_reward_is_the_weighted_sum() -> None:
     rewards = [
         Measure("right", lambda output, expected: output == expected, kind="passFail"),
         Measure("length", len, weight=0.5),
@@ -28,7 +28,7 @@ def test_the_weighted_sum_counts() -> None:
     assert scores.parts == {"right": [1.0, 0.0, 0.0], "length": [1.0, 1.0, 0.0], "first": [1.0, None, 0.0]}
 
 
-def test_a_measure_gets_what_it_names() -> None:
+def test_a_measure_receives_the_parameters_it_declares() -> None:
     def curious(output: str, expected: str, record: dict[str, Any], environment: Any, turns: int) -> float:
         return record["level"] + environment + turns
 
@@ -58,7 +58,7 @@ def test_a_group_function_gets_columns_as_lists() -> None:
     assert (seen["expected"], seen["level"]) == (["4"] * 3, [1] * 3)
 
 
-def test_conversations_are_answered_with_messages() -> None:
+def test_group_functions_receive_messages_for_conversations() -> None:
     talk = Record("record 1", RECORD.messages, None, {}, is_text=False)
     answer = ({"role": "assistant", "content": "4"},)
     seen = []

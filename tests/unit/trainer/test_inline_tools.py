@@ -55,7 +55,7 @@ def test_every_docstring_style_describes_the_same_tool(function: Any) -> None:
     assert body["parameters"]["required"] == ["city"]
 
 
-def test_no_docstring_is_fine_too() -> None:
+def test_a_function_without_a_docstring_is_a_tool() -> None:
     def pick(side: Literal["left", "right"], thing: Any) -> None: ...
 
     properties = from_function(pick, "tools").schema["function"]["parameters"]["properties"]
@@ -104,7 +104,7 @@ def test_the_public_methods_of_an_object_are_its_tools() -> None:
 
 
 @pytest.mark.parametrize("given", [3, "text", [None], {"schema": {}, "function": print}])
-def test_what_is_no_tool_is_refused(given: Any) -> None:
+def test_objects_that_are_not_tools_are_refused(given: Any) -> None:
     with pytest.raises(TrainerError, match="tools: "):
         tools_from(given, "tools")
 
@@ -138,7 +138,7 @@ def test_a_call_that_is_not_json_is_malformed() -> None:
     assert call.problem.startswith("the tool call is not JSON")
 
 
-def test_the_text_beside_calls_and_thoughts() -> None:
+def test_calls_and_thoughts_are_removed_from_the_text() -> None:
     assert content_of(f"So:\n{CALL}") == "So:"
     assert without_thought("<think>hm</think> 4") == " 4"
     assert without_thought("4") == "4"

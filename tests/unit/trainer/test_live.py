@@ -12,7 +12,7 @@ class Model(torch.nn.Module):
     dtype = torch.float32
 
 
-def test_training_goes_first_and_weights_are_never_shared() -> None:
+def test_training_has_priority_and_excludes_decoding() -> None:
     live = LiveWeights(Model(), tokenizer=None)
     order: list[str] = []
 
@@ -40,7 +40,7 @@ def test_training_goes_first_and_weights_are_never_shared() -> None:
     assert order == ["held", "training", "decoding 1"]
 
 
-def test_a_failed_step_gives_the_weights_back() -> None:
+def test_a_failed_step_releases_the_weights() -> None:
     live = LiveWeights(Model(), tokenizer=None)
     try:
         with live.training():

@@ -52,7 +52,7 @@ async def test_an_idle_engine_stops_at_once() -> None:
 
 
 @pytest.mark.timeout(30)
-async def test_collections_pass_over_what_lasts_as_long_as_the_engine() -> None:
+async def test_garbage_collection_skips_long_lived_objects() -> None:
     engine = Instant()
     await engine.start()
     at_the_start = gc.get_freeze_count()

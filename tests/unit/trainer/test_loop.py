@@ -104,9 +104,7 @@ def loop_of(
     return TrainingLoop(CONFIG, lambda: steps, backend, source, checkpoints, board, tracker, executor)
 
 
-async def test_the_step_that_compiles_says_so_and_how_long_it_took(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_compilation_is_reported_with_its_duration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     board = Board(2, stall_seconds=60)
     backend = Backend(board)
     caplog.set_level(logging.INFO)

@@ -31,7 +31,7 @@ def test_the_cache_holds_a_full_batch_if_it_fits(total: int, rows: int, tokens: 
     assert budget.used + budget.optimizer + budget.cache + budget.activations == total
 
 
-def test_the_division_is_one_line() -> None:
+def test_the_memory_budget_is_logged_in_one_line() -> None:
     budget = memory.Budget(100 * GIB, 20 * GIB, 2 * GIB, 30 * GIB, 80, 128)
     assert str(budget) == (
         "100.0 GiB: 20.0 weights, 2.0 optimiser, 30.0 key-value cache of 10240 tokens, 48.0 activations"

@@ -1,4 +1,4 @@
-"""Which sequences run, which wait, and who owns which block: decided without a model."""
+"""Which sequences run or wait, and which blocks they own: decided without a model."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -67,7 +67,7 @@ class Admission:
     ],
     ids=lambda case: case.name,
 )
-def test_admission(case: Admission, loop: asyncio.AbstractEventLoop) -> None:
+def test_sequences_are_admitted_within_rows_tokens_and_blocks(case: Admission, loop: asyncio.AbstractEventLoop) -> None:
     decides = scheduler(case.blocks, rows=case.rows, prefill=case.prefill)
     decides.add(sequence(loop, prompt) for prompt in case.prompts.split())
     decides.admit()
@@ -122,7 +122,7 @@ def test_blocks_grow_with_the_sequence_and_never_beyond_its_limit(loop: asyncio.
     assert not decides.reserve(100), "the limit of four tokens needs no third block"
 
 
-def test_the_youngest_is_preempted_when_blocks_run_out_and_comes_back_first(loop: asyncio.AbstractEventLoop) -> None:
+def test_the_youngest_is_preempted_when_blocks_run_out_and_readmitted_first(loop: asyncio.AbstractEventLoop) -> None:
     decides = scheduler(blocks=3)
     old, middle, young = entries = [sequence(loop, prompt) for prompt in ("aaaa", "bbbb", "cccc")]
     decides.add(entries)
@@ -139,7 +139,7 @@ def test_the_youngest_is_preempted_when_blocks_run_out_and_comes_back_first(loop
     assert middle.state is State.RUNNING
 
 
-def test_cancelled_sequences_leave_whether_they_run_or_wait(loop: asyncio.AbstractEventLoop) -> None:
+def test_cancelled_sequences_are_removed_whether_running_or_waiting(loop: asyncio.AbstractEventLoop) -> None:
     decides = scheduler(rows=1)
     running, waiting, last = entries = [sequence(loop, prompt) for prompt in ("aaaa", "bbbb", "cccc")]
     decides.add(entries)
@@ -164,7 +164,7 @@ def test_clearing_frees_every_block(with_waiting: bool, lost: str, loop: asyncio
     assert decides.has_work is not with_waiting
 
 
-def test_pasts_of_like_length_are_read_together() -> None:
+def test_prefills_of_similar_length_are_batched_together() -> None:
     pasts = [(0,) * length for length in (30, 4, 5, 28, 3)]
     batches = list(prefill_batches([Prefill(past, []) for past in pasts], max_tokens=60))
     assert [[len(each.past) for each in batch] for batch in batches] == [[3, 4, 5], [28, 30]]

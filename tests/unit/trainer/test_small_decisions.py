@@ -127,7 +127,7 @@ def test_a_wrong_inline_run_is_refused(wrong: RunConfig, sentence: str) -> None:
     assert caught.value.message.startswith(sentence)
 
 
-def test_what_python_brings_counts() -> None:
+def test_rewards_and_tools_given_from_python_satisfy_preflight() -> None:
     echo = Training(steps=1, world_model=WorldModel(coefficient=0.1))
     preflight.checked(inline_run(training=echo, rewards=Rewards()), preflight.Given(rewards=True, tools=True))
 
@@ -220,7 +220,7 @@ def test_the_history_is_spread_over_the_run() -> None:
     assert max(after - before for before, after in pairwise(steps)) <= 256
 
 
-def test_progress_carries_the_headlines() -> None:
+def test_progress_has_the_main_figures() -> None:
     board = Board(10, stall_seconds=60)
     board.report(3, {"reward/mean": 0.5, "loss": 0.1, "percent_correct": 50.0, "tokens_per_second": 7.0})
     board.saved(CheckpointInfo(step=3, path="/data/step-3"))

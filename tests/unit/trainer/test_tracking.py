@@ -1,4 +1,4 @@
-"""Weights & Biases: under which name a run is found, where it goes without the service, and that it stops nothing."""
+"""Weights & Biases: run names, offline mode, and errors that never stop a run."""
 
 import logging
 from pathlib import Path
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("environments", "name"), [(("gsm8k", "chain-sum"), "gsm8k-sums-1a2b"), ((), "sums-sums-1a2b")]
 )
-def test_a_run_is_found_by_its_environment_and_goes_on_after_a_restart(
+def test_a_run_is_named_after_its_environment_and_resumed_after_a_restart(
     environments: tuple[str, ...], name: str, asked: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     tracking.start(config(*environments, mode="offline"), tmp_path / "wandb")
@@ -96,7 +96,7 @@ def test_without_the_service_figures_are_kept_in_files(
     assert "secret" not in caplog.text
 
 
-def test_trouble_there_never_stops_a_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_tracking_errors_never_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
     run = Run()
     tracker = tracking.WandbTracker(run)
     assert ("*", "step") in run.metrics, "a resumed run may log a step again"

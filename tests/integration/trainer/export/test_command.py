@@ -67,7 +67,7 @@ def volume(model: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_pod_exports_what_its_file_says_and_repeats_nothing(volume: Path) -> None:
+def test_a_pod_exports_what_its_config_lists_and_skips_finished_artifacts(volume: Path) -> None:
     code, end = run(volume, "--status-port", free_port())
     assert (code, end.reason) == (0, "Finished"), end
     assert end.export is not None
@@ -84,7 +84,7 @@ def test_a_pod_exports_what_its_file_says_and_repeats_nothing(volume: Path) -> N
     assert (folder / "model-f16.gguf").stat().st_ino == before.st_ino
 
 
-def test_progress_can_be_asked_for_and_a_stop_leaves_nothing_half_done(volume: Path) -> None:
+def test_progress_is_served_and_a_stop_leaves_no_partial_artifact(volume: Path) -> None:
     """Ollama's part is played by a port that accepts and says nothing, so that the export stands still there."""
     port, deaf = free_port(), socket.create_server(("127.0.0.1", 0))
     silent = f"http://127.0.0.1:{deaf.getsockname()[1]}"

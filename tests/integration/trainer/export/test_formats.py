@@ -158,7 +158,7 @@ def test_llama_cpp_reads_the_same_policy(kind: str, llama: Path, policies: dict[
 
 
 @pytest.mark.parametrize("rope", ROPES)
-def test_llama_cpp_stretches_positions_alike(rope: str, llama: Path, tmp_path: Path) -> None:
+def test_llama_cpp_applies_the_same_rope_scaling(rope: str, llama: Path, tmp_path: Path) -> None:
     kind, changes = ROPES[rope]
     policy = tiny_models.write(kind, tmp_path / f"tiny-{kind}", **changes)
     check_with_llama_cpp(llama, policy, tmp_path / "out", [" ".join(tiny_models.SAMPLES), tiny_models.SAMPLES[0]])

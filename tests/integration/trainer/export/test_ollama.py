@@ -37,7 +37,7 @@ async def run(model: Path, output: Path, url: str, seen: list[ExportProgress] | 
     return outcome.ollama
 
 
-async def test_the_blob_goes_first_and_the_model_names_it(
+async def test_the_blob_is_uploaded_before_the_model_refers_to_it(
     model: Path, tmp_path: Path, server: tuple[Ollama, str]
 ) -> None:
     stand_in, url = server
@@ -55,7 +55,7 @@ async def test_the_blob_goes_first_and_the_model_names_it(
     assert seen[-1].state == "finished"
 
 
-async def test_what_the_server_has_is_not_sent_again(model: Path, tmp_path: Path, server: tuple[Ollama, str]) -> None:
+async def test_existing_blobs_are_not_uploaded_again(model: Path, tmp_path: Path, server: tuple[Ollama, str]) -> None:
     stand_in, url = server
     await run(model, tmp_path, url)
     stand_in.requests.clear()
@@ -85,7 +85,7 @@ async def test_a_server_that_is_restarting_gets_another_chance(
         ({"last_line": {"status": "writing"}}, "DependencyUnavailable", "ended in the middle of creating team/tiny:q8"),
     ],
 )
-async def test_failures_say_what_happened_and_keep_the_file(
+async def test_failures_are_reported_and_the_file_is_kept(
     change: dict[str, object], reason: str, message: str, model: Path, tmp_path: Path, server: tuple[Ollama, str]
 ) -> None:
     stand_in, url = server

@@ -95,7 +95,7 @@ def as_go(talk: list[dict[str, Any]], made: Conversation, tools: list[dict[str, 
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3", "llama3", "mistral", "gemma", "phi3", "tiny"])
-def test_ollama_writes_conversations_as_the_policy_knows_them(family: str, go: Path) -> None:
+def test_ollama_renders_conversations_like_the_chat_template(family: str, go: Path) -> None:
     source = template(family)
     made = conversation("", set(), None, source, renderer(source))
     cases: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [(talk, []) for talk in TALKS]
@@ -109,7 +109,7 @@ def test_ollama_writes_conversations_as_the_policy_knows_them(family: str, go: P
     assert json.loads(done.stdout) == expected
 
 
-def test_gemma_gets_the_system_prompt_in_its_first_question(go: Path) -> None:
+def test_gemma_has_the_system_prompt_in_its_first_user_message(go: Path) -> None:
     source = template("gemma")
     made = conversation("gemma", set(), None, source, renderer(source))
     jobs = [as_go([SYSTEM, AGAIN], made, [])]

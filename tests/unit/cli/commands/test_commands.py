@@ -1,4 +1,4 @@
-"""What the commands do with a pretended cluster: what they print, what they write, and what they end with."""
+"""The commands with a fake API: what they print, what they write, and their exit codes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_dry_run_creates_nothing(api: FakeApi, manifest: Path, capsys: p
         (["-e", "echo", "--set", "words=["], "not YAML", Exit.USAGE),
     ],
 )
-async def test_wrong_starts(api: FakeApi, words: list[str], printed: str, code: Exit) -> None:
+async def test_invalid_start_arguments_are_refused(api: FakeApi, words: list[str], printed: str, code: Exit) -> None:
     with pytest.raises(Failure) as failure:
         await runs.start(options("run", "start", *words), api.workspace)
     assert printed in str(failure.value)
@@ -87,7 +87,7 @@ async def test_wrong_starts(api: FakeApi, words: list[str], printed: str, code: 
 
 
 @pytest.mark.parametrize("start", [["-e", "echo"], ["-f"]])
-async def test_an_unknown_field_comes_with_the_known_ones(api: FakeApi, manifest: Path, start: list[str]) -> None:
+async def test_an_unknown_field_is_reported_with_the_known_ones(api: FakeApi, manifest: Path, start: list[str]) -> None:
     words = [*start, str(manifest)] if start == ["-f"] else [*start, "--model", "m", "--steps", "9"]
     with pytest.raises(Failure) as failure:
         await runs.start(options("run", "start", *words, "--set", "training.batchsize=16"), api.workspace)
@@ -98,7 +98,7 @@ async def test_an_unknown_field_comes_with_the_known_ones(api: FakeApi, manifest
     assert max(map(len, known)) <= 110
 
 
-async def test_an_unknown_environment_comes_with_the_known_ones(api: FakeApi) -> None:
+async def test_an_unknown_environment_is_reported_with_the_known_ones(api: FakeApi) -> None:
     with pytest.raises(Failure) as failure:
         await inference_tests.test(options("test", "zzz"), api.workspace)
     assert str(failure.value).endswith("\nKnown environments: echo")
@@ -121,7 +121,7 @@ def test_control_characters_in_errors_are_replaced(capsys: pytest.CaptureFixture
         ),
     ],
 )
-async def test_wrong_files(api: FakeApi, manifest: Path, words: list[str], printed: str) -> None:
+async def test_invalid_run_files_are_refused(api: FakeApi, manifest: Path, words: list[str], printed: str) -> None:
     with pytest.raises(Failure) as failure:
         await runs.start(options("run", "start", "-f", str(manifest), *words), api.workspace)
     assert printed in str(failure.value)
@@ -141,7 +141,7 @@ async def test_runs_in_a_table(api: FakeApi, capsys: pytest.CaptureFixture[str])
     assert row.split()[:6] == ["mine", "Running", "50/100", "0.50", "▁▄█", "4310"]
 
 
-async def test_runs_for_programs(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_runs_are_listed_as_json_and_yaml(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(api)
     for output, read in (("json", msgspec.json.decode), ("yaml", yaml.safe_load)):
         await runs.list_all(options("run", "list", "-o", output), api.workspace)
@@ -149,7 +149,7 @@ async def test_runs_for_programs(api: FakeApi, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("command", ["status", "stop", "resume", "results"])
-async def test_a_run_that_is_not_there(api: FakeApi, command: str) -> None:
+async def test_an_unknown_run_is_reported_with_the_nearest_name(api: FakeApi, command: str) -> None:
     add_run(api)
     with pytest.raises(Failure) as failure:
         await getattr(runs, command)(options("run", command, "mien"), api.workspace)
@@ -275,7 +275,9 @@ async def test_environment_fields_in_a_table(api: FakeApi, capsys: pytest.Captur
     ]
 
 
-async def test_what_an_environment_sets_itself_is_its_default(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_values_set_in_an_environment_are_shown_as_defaults(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
     api.add("Environment", "wide", {"entry": "echo.py", "config": {"group_size": 8}}, described())
     await environments.describe(options("env", "describe", "wide"), api.workspace)
     assert ["group_size", "integer", "8"] in [line.split()[:3] for line in capsys.readouterr().out.splitlines()]
@@ -312,7 +314,7 @@ async def test_policies_are_explained_as_one(api: FakeApi, capsys: pytest.Captur
     assert ["GPUs", "per", "trainer", "2"] in printed
 
 
-async def test_a_contradiction_of_policies_is_an_exit_code(api: FakeApi) -> None:
+async def test_contradictory_policies_have_an_exit_code(api: FakeApi) -> None:
     api.add("TrainingPolicy", "a", {"locked": {"training": {"steps": 1}}})
     api.add("TrainingPolicy", "b", {"locked": {"training": {"steps": 2}}})
     assert await policies.explain(options("policy", "explain"), api.workspace) == Exit.UNSUCCESSFUL
@@ -378,7 +380,7 @@ async def test_check_never_shows_a_key(api: FakeApi, capsys: pytest.CaptureFixtu
     assert "c2VjcmV0" not in printed.out + printed.err
 
 
-def test_an_old_python_is_missing_something() -> None:
+def test_an_old_python_version_is_reported_as_missing() -> None:
     assert check.python_finding((3, 10, 4)).state == "missing"
     assert check.python_finding((3, 11, 0)).state == "ok"
 
@@ -403,7 +405,7 @@ LOCKED = (
         (Invalid("create x", "training.steps: locked", 422), Exit.REFUSED, "locked"),
     ],
 )
-def test_refusals_of_the_cluster(error: Any, code: Exit, printed: str) -> None:
+def test_errors_of_the_cluster_have_exit_codes(error: Any, code: Exit, printed: str) -> None:
     failure = explain(error)
     assert failure.code is code
     assert printed in str(failure)
@@ -423,7 +425,9 @@ def test_a_file_that_is_no_kubeconfig(content: bytes, tmp_path: Path, capsys: py
     assert printed.count("\n") == 1
 
 
-async def test_agents_need_what_is_not_on_pypi(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_agent_dependencies_are_reported_with_the_install_command(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "clotho.agent.server", None)
     with pytest.raises(Failure) as failure:
         await mcp.serve(options("mcp"), api.workspace)

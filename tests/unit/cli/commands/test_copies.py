@@ -77,7 +77,7 @@ async def test_a_restart_continues_on_the_claim_of_the_old_run(
         ({"phase": "Failed"}, "has no checkpoint; to start from the beginning: clotho run clone mine -n lab"),
     ],
 )
-async def test_what_cannot_be_restarted(api: FakeApi, status: dict[str, Any], message: str) -> None:
+async def test_runs_that_cannot_be_restarted_are_refused(api: FakeApi, status: dict[str, Any], message: str) -> None:
     api.add("TrainingRun", "mine", SPEC, status)
     with pytest.raises(Failure) as failure:
         await copies.restart(options("restart", "mine", "-n", "lab"), api.workspace)

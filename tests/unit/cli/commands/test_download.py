@@ -1,4 +1,4 @@
-"""A checkpoint comes over as a tar stream: whole, or with a sentence that says why not; its pod goes in any case."""
+"""A checkpoint is downloaded as a tar stream, completely or with an error; its pod is always deleted."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def copying_pods(api: FakeApi) -> list[str]:
     return [path for path in api.objects if "-download-" in path]
 
 
-async def test_where_the_weights_are(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_list_shows_path_and_claim_of_the_weights(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert await download.download(options("--list"), api.workspace) == Exit.OK
     assert "/var/lib/clotho/checkpoints/7 on claim mine-uidofmin-trainer" in capsys.readouterr().out
     assert copying_pods(api) == []
 
 
-async def test_files_arrive_whole_and_the_pod_goes(api: FakeApi, tmp_path: Path) -> None:
+async def test_files_are_downloaded_and_the_pod_is_deleted(api: FakeApi, tmp_path: Path) -> None:
     weights = bytes(range(256)) * 500
     api.channels = [b"\x01", b"\x02", b"\x03", b"\x02a word", *sent(tar(adapter=weights, deep__er=b"x")), WELL]
     target = tmp_path / "weights"
@@ -186,7 +186,7 @@ async def test_a_checkpoint_to_continue_from_is_whole(api: FakeApi, tmp_path: Pa
     assert any("tar -C /var/lib/clotho/checkpoints/7 -cf - ." in request for request in api.requests)
 
 
-async def test_by_default_it_goes_into_a_directory_of_the_runs_name(
+async def test_default_target_is_a_directory_named_after_the_run(
     api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -34,7 +34,7 @@ def convert(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> li
     return list(yaml.safe_load_all(capsys.readouterr().out))
 
 
-def test_files_beside_it_go_into_a_config_map(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_beside_the_config_go_into_a_config_map(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files, run = convert(capsys, folder)
     assert (files["kind"], sorted(files["data"])) == ("ConfigMap", ["rewards.py", "scale.py", "train.jsonl"])
     assert run["metadata"] == files["metadata"] == {"name": "my-run"}
@@ -43,7 +43,7 @@ def test_files_beside_it_go_into_a_config_map(folder: Path, capsys: pytest.Captu
     assert run["spec"]["tracking"] == {"wandb": {"project": "grpo", "secretName": "wandb"}}
 
 
-def test_what_is_elsewhere_is_left_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_on_a_claim_are_not_copied(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = FILE.replace("path: data/train.jsonl", "path: train.parquet, claim_name: data")
     (folder / "My Run.yaml").write_text(text)
     (folder / "rewards.py").unlink()
@@ -89,7 +89,7 @@ def test_a_dataset_that_is_too_big_needs_a_claim(folder: Path, capsys: pytest.Ca
         ("rewards.py", "def score(", "rewards.py: does not parse: line 1"),
     ],
 )
-def test_files_that_are_no_use(
+def test_missing_empty_and_invalid_files_are_refused(
     file: str, content: str | None, expected: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / file).unlink()
@@ -100,12 +100,14 @@ def test_files_that_are_no_use(
 
 
 @pytest.mark.parametrize("code", ["from scale import *", "from scale import one as score", "score = len"])
-def test_rewards_may_come_from_elsewhere(code: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reward_functions_may_be_imported_or_assigned(
+    code: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "rewards.py").write_text(code)
     assert len(convert(capsys, folder)) == 2
 
 
-def test_what_the_image_must_have_is_noted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_required_in_the_image_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "rewards.py").unlink()
     (folder / "My Run.yaml").write_text(FILE.replace("data/train.jsonl", "/nowhere/train.jsonl"))
     assert main(["run", "from-config", str(folder / "My Run.yaml")]) == Exit.OK

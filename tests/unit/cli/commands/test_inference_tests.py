@@ -30,7 +30,7 @@ def api() -> FakeApi:
 
 
 @pytest.mark.parametrize(("works", "code"), [(True, 0), (False, 1)])
-async def test_an_inference_test(
+async def test_exit_code_follows_the_result_of_the_test(
     api: FakeApi, works: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(waiting, "POLL_SECONDS", 0)
@@ -128,7 +128,7 @@ UNREACHABLE = "InferenceUnavailableError: no answer from the inference server at
         (0, [], "The environment does not work yet."),
     ],
 )
-def test_the_summary_blames_the_right_party(tested: int, errors: list[str | None], blamed: str) -> None:
+def test_the_summary_names_the_cause_of_failure(tested: int, errors: list[str | None], blamed: str) -> None:
     summary = {"environment_works": False, "best_model": None, "models_tested": tested}
     answer = {"summary": summary, "message": "", "models_tested": [{"error": each} for each in errors]}
     assert blamed in inference_tests.verdict(answer, "keys")

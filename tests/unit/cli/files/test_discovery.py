@@ -108,7 +108,7 @@ def test_shapes_of_environments(tmp_path: Path, source: str, expected: tuple[str
         "",
     ],
 )
-def test_what_only_looks_like_one(tmp_path: Path, source: str) -> None:
+def test_classes_that_only_resemble_environments_are_not_found(tmp_path: Path, source: str) -> None:
     write(tmp_path, "x.py", source)
     assert names(tmp_path) == []
 
@@ -180,7 +180,7 @@ def test_a_hostile_file_is_a_warning_and_the_others_are_found(tmp_path: Path) ->
     assert "loop" not in names(tmp_path)
 
 
-def test_folders_that_lead_in_circles_end(tmp_path: Path) -> None:
+def test_folders_with_symlink_loops_are_searched_once(tmp_path: Path) -> None:
     write(tmp_path, "inner/a.py", "class A(BaseEnv): pass")
     (tmp_path / "inner" / "again").symlink_to(tmp_path, target_is_directory=True)
     assert names(tmp_path) == ["a"]
@@ -210,7 +210,7 @@ def test_several_atropos_classes_in_a_file_are_a_warning(tmp_path: Path) -> None
     assert "runs use B, never A" in found.problems[0].what
 
 
-def test_neighbours_that_are_imported_come_along(tmp_path: Path) -> None:
+def test_imported_modules_beside_the_file_are_included(tmp_path: Path) -> None:
     main = write(tmp_path, "main.py", "import first\nfrom os import path\nimport elsewhere.thing")
     write(tmp_path, "first.py", "def f():\n    from second import x")
     write(tmp_path, "second.py", "import main")

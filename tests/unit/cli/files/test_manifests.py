@@ -1,4 +1,4 @@
-"""What discovery found becomes Environments that the operator takes."""
+"""Discovered files become Environments that the operator accepts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_files_in_an_image(folder: Path) -> None:
     assert gsm8k["spec"]["entry"] == "atropos:/app/math/gsm8k.py"
 
 
-def test_files_in_a_config_map_with_their_neighbours(folder: Path) -> None:
+def test_files_go_into_a_config_map_with_the_modules_they_import(folder: Path) -> None:
     files, echo, _, gsm8k = made(folder, as_config_map=True)
     assert files["data"] == {"echo.py": KIT, "words.py": "WORDS = ['red']\n"}
     assert echo["spec"]["configMapName"] == files["metadata"]["name"] == "echo"
@@ -46,7 +46,7 @@ def test_files_in_a_config_map_with_their_neighbours(folder: Path) -> None:
     assert gsm8k["spec"]["entry"] == "atropos:/environment/gsm8k.py"
 
 
-def test_the_operator_reads_them(folder: Path) -> None:
+def test_manifests_are_accepted_by_the_operator(folder: Path) -> None:
     for manifest in made(folder, as_config_map=True):
         if manifest["kind"] == "Environment":
             assert isinstance(parse(manifest), Environment)
@@ -95,7 +95,7 @@ def test_of_several_classes_in_a_file_only_the_one_that_runs_gets_a_manifest(
     ("text", "name"),
     [("GSM 8k!", "gsm-8k"), ("8k", "env-8k"), ("_x_", "x"), ("ä", "env"), ("a" * 80, "a" * 63)],
 )
-def test_object_names(text: str, name: str) -> None:
+def test_object_names_are_valid_for_kubernetes(text: str, name: str) -> None:
     assert object_name(text) == name
 
 

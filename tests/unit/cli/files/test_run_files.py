@@ -49,20 +49,20 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> 
     assert "\n" not in answer_text
 
 
-def test_config_maps_come_with_the_run(tmp_path: Path) -> None:
+def test_config_maps_in_the_file_are_read_with_the_run(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(f"{FILES}---\n{RUN}---\n")
     run, (files,) = read_run_and_maps(tmp_path / "run.yaml")
     assert (run["metadata"]["name"], files["data"]) == ("mine", {"a": "b"})
 
 
-def test_standard_input_goes_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(ENVIRONMENT))
     with pytest.raises(Failure) as failure:
         read_run(Path("-"))
     assert str(failure.value) == "standard input contains Environment sums, but no TrainingRun"
 
 
-def test_a_mistake_comes_with_its_line() -> None:
+def test_spec_problems_have_a_path_and_a_suggestion() -> None:
     assert spec_problems("mine", {"model": {"name": "m"}, "training": {"stepz": 80}}) == (
         "spec.training.stepz: no such field; did you mean steps?",
     )

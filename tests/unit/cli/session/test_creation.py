@@ -1,4 +1,4 @@
-"""A run comes into the cluster with its ConfigMaps, or not at all."""
+"""A run is created with its ConfigMaps or not at all."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_a_dry_run_prints_what_can_be_applied(
         ),
     ],
 )
-def test_the_next_command_goes_to_the_same_place(words: list[str], command: str) -> None:
+def test_the_next_command_keeps_context_and_kubeconfig(words: list[str], command: str) -> None:
     given = options("-e", "echo", *words)
     assert next_step(given, "mine", given.namespace) == f"run mine is created; next: {command}"
 

@@ -25,7 +25,7 @@ ROWS = [["letters", "letters-29a772e1-env-letters-0"], ["trainer", "letters-29a7
         ("\u2601\ufe0f!", 3, "\u2601\ufe0f!"),
     ],
 )
-def test_clip(text: str, width: int, expected: str) -> None:
+def test_clip_counts_display_width(text: str, width: int, expected: str) -> None:
     assert fitting.clip(text, width) == expected
 
 
@@ -40,7 +40,7 @@ def test_clip(text: str, width: int, expected: str) -> None:
         ("東京", 1, ["東", "京"]),
     ],
 )
-def test_wrap(text: str, width: int, expected: list[str]) -> None:
+def test_wrap_counts_display_width(text: str, width: int, expected: list[str]) -> None:
     assert fitting.wrap(text, width) == expected
 
 
@@ -62,7 +62,7 @@ def test_the_widest_column_of_a_table_gives_way() -> None:
         (-3, []),
     ],
 )
-def test_first_rows(room: int, expected: list[str]) -> None:
+def test_omitted_rows_are_counted(room: int, expected: list[str]) -> None:
     assert fitting.first_rows(["NAME", "a", "b", "c"], room) == expected
 
 

@@ -103,7 +103,7 @@ def test_a_frame_fits(width: int, height: int) -> None:
     assert lines[0].endswith("  Running  10 s")
 
 
-def test_the_plot_goes_first_then_rows_of_the_table() -> None:
+def test_on_small_screens_the_plot_is_dropped_before_table_rows() -> None:
     whole = frame(10, 100).lines(100)
     table_end = next(number for number, line in enumerate(whole) if "e1 " in line) + 1
     assert whole[-1].strip() == "reward, steps 0 to 9"

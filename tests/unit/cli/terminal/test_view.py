@@ -25,7 +25,7 @@ RUN: dict[str, Any] = {
 }
 
 
-def test_live_view_tells_the_whole_story() -> None:
+def test_live_view_shows_phase_progress_reward_and_components() -> None:
     lines = view.live_view(RUN, [0.0, 0.25, 0.5], elapsed=65)
     text = "\n".join(lines)
     assert lines[0] == "letters  Running  1 min 05 s"
@@ -40,7 +40,7 @@ def test_a_run_without_status_waits_for_the_operator() -> None:
     assert lines[:2] == ["new  Pending  0 s", "Waiting for the operator."]
 
 
-def test_results_say_where_the_weights_are() -> None:
+def test_results_show_where_the_weights_are() -> None:
     run = RUN | {
         "status": RUN["status"]
         | {
@@ -81,7 +81,7 @@ def test_components_of_a_run_without_pods_are_not_missing(phase: str, state: str
     assert view.component_state(phase, state) == shown
 
 
-def test_a_completed_run_looks_completed() -> None:
+def test_components_of_a_completed_run_are_finished_or_absent() -> None:
     parts = {
         "apiServer": {"name": "api-server", "state": "Missing"},
         "trainer": {"name": "trainer", "state": "Starting", "pod": "letters-trainer"},
@@ -100,7 +100,7 @@ def test_a_completed_run_looks_completed() -> None:
         ("Suspended", None, "30/60  50%"),
     ],
 )
-def test_a_checkpoint_counts_when_the_run_rests(phase: str, checkpoint: Any, expected: str) -> None:
+def test_progress_of_an_inactive_run_includes_its_checkpoint(phase: str, checkpoint: Any, expected: str) -> None:
     lines = view.live_view(_ended(phase=phase, checkpoint=checkpoint), [], elapsed=0)
     assert lines[3].endswith(f"  {expected}")
 
@@ -113,7 +113,7 @@ def _ended(**status: Any) -> dict[str, Any]:
     ("message", "expected"),
     [("", "  TrainerReady=False  Missing"), ("1 of 2.", "  TrainerReady=False  Missing: 1 of 2.")],
 )
-def test_a_condition(message: str, expected: str) -> None:
+def test_a_condition_is_shown_with_reason_and_message(message: str, expected: str) -> None:
     condition = {"type": "TrainerReady", "status": "False", "reason": "Missing", "message": message}
     assert view.condition_line(condition) == expected
 
@@ -135,7 +135,7 @@ def test_a_zero_has_no_sign(value: float | None, expected: str) -> None:
         (list(range(100)), 3, "▁▅█"),
     ],
 )
-def test_sparkline(values: list[float], room: int, expected: str) -> None:
+def test_sparkline_is_scaled_and_fits_its_width(values: list[float], room: int, expected: str) -> None:
     assert view.sparkline(values, room) == expected
 
 
@@ -145,7 +145,7 @@ def test_bar_stays_within_its_width(fraction: float, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(5.9, "5 s"), (125, "2 min 05 s"), (7260, "2 h 01 min")])
-def test_duration(seconds: float, expected: str) -> None:
+def test_duration_has_readable_units(seconds: float, expected: str) -> None:
     assert view.duration(seconds) == expected
 
 

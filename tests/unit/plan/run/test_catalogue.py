@@ -68,7 +68,7 @@ class Named(World):
         (entry(stalled="It hung.", generation=2), "Waiting for environment letters: it is being described."),
     ],
 )
-def test_it_waits_and_does_not_fail(found: AnyEnvironment | None, words: str) -> None:
+def test_a_run_is_pending_until_its_environment_is_ready(found: AnyEnvironment | None, words: str) -> None:
     world = Named(found)
     world.settle()
     assert (world.phase, world.now_status.message, world.pods) == ("Pending", words, {})
@@ -77,7 +77,7 @@ def test_it_waits_and_does_not_fail(found: AnyEnvironment | None, words: str) ->
     assert world.pods
 
 
-def test_what_the_environment_says_reaches_the_pod_and_what_the_run_says_wins() -> None:
+def test_pods_use_the_environments_settings_overridden_by_the_run() -> None:
     world = Named(
         entry(
             image="registry/letters:1",
@@ -103,7 +103,7 @@ def test_what_the_environment_says_reaches_the_pod_and_what_the_run_says_wins() 
     assert resolved.entry == "letters:Letters"
 
 
-def test_it_is_remembered_before_anything_is_made() -> None:
+def test_the_resolved_environment_is_recorded_before_anything_is_created() -> None:
     world = Named(entry())
     first = world.reconcile()
     assert first.actions == ()

@@ -53,7 +53,7 @@ def test_the_last_step_before_a_stop_is_remembered() -> None:
     assert world.now_status.results.path == "/x/44"
 
 
-def test_environments_may_leave_after_the_last_step_and_the_run_goes_on() -> None:
+def test_environments_may_exit_after_the_last_step_while_the_run_continues() -> None:
     world = running_world()
     world.make_progress(100, "saving")
     for index in range(2):
@@ -69,7 +69,7 @@ def test_environments_may_leave_after_the_last_step_and_the_run_goes_on() -> Non
     assert world.phase == "Completed"
 
 
-def test_a_suspended_run_goes_on_with_what_it_had_and_a_new_clock() -> None:
+def test_a_resumed_run_keeps_its_progress_and_restarts_its_deadline() -> None:
     world = running_world(deadlineSeconds=1000)
     world.make_progress(41)
     world.settle()
@@ -93,7 +93,7 @@ def test_a_suspended_run_goes_on_with_what_it_had_and_a_new_clock() -> None:
     assert status.start_time >= world.now - timedelta(seconds=60)
 
 
-def test_taking_suspend_back_halfway_brings_everything_back() -> None:
+def test_cancelling_a_suspend_halfway_resumes_the_run() -> None:
     world = running_world()
     world.change_spec(suspend=True)
     world.settle()
@@ -105,14 +105,14 @@ def test_taking_suspend_back_halfway_brings_everything_back() -> None:
     assert world.phase == "Running"
 
 
-def test_born_suspended_or_stopped_never_creates_anything() -> None:
+def test_a_run_created_suspended_or_stopped_creates_nothing() -> None:
     for ask, end in (("suspend", "Suspended"), ("stop", "Stopped")):
         world = World(minimal_spec(**{ask: True}))
         world.settle()
         assert (world.phase, world.pods, world.objects) == (end, {}, {})
 
 
-def test_completion_needs_the_trainers_word_and_all_steps() -> None:
+def test_completion_requires_a_finished_trainer_and_all_steps() -> None:
     world = running_world()
     world.make_progress(99, "finished")
     world.settle()
@@ -131,7 +131,7 @@ def test_completion_needs_the_trainers_word_and_all_steps() -> None:
     assert world.now_status.progress.percent == 100
 
 
-def test_a_trainer_that_finishes_between_two_questions_is_complete_with_its_final_figures() -> None:
+def test_a_trainer_that_finishes_between_two_probes_completes_with_its_final_figures() -> None:
     world = running_world()
     world.make_progress(90, reward_mean=0.5)
     report = Progress(state="finished", step=100, total_steps=100, reward_mean=0.95)
@@ -200,7 +200,7 @@ def test_raised_steps_are_waited_for_and_reach_the_config_the_trainer_reads() ->
     assert world.now_status.progress.total_steps == 200
 
 
-def test_deadline() -> None:
+def test_a_run_fails_at_its_deadline() -> None:
     world = running_world(deadlineSeconds=3600)
     world.make_progress(7)
     world.settle()
@@ -224,7 +224,7 @@ def test_a_raised_deadline_counts_at_once() -> None:
     assert world.phase == "Running"
 
 
-def test_time_to_live() -> None:
+def test_a_finished_run_is_deleted_after_its_time_to_live() -> None:
     world = running_world(ttlSecondsAfterFinished=100)
     world.change_spec(stop=True)
     for _ in range(4):

@@ -38,13 +38,13 @@ def finish(world: World) -> None:
     world.reconcile()
 
 
-def test_nothing_is_exported_unless_asked_for() -> None:
+def test_nothing_is_exported_by_default() -> None:
     world = completed_world()
     assert "exporter" not in world.components()
     assert world.now_status.export is None
 
 
-def test_the_export_and_what_it_leaves() -> None:
+def test_the_exporter_reports_progress_and_files_in_status() -> None:
     world = completed_world({})
     assert world.components().count("exporter") == 1
     assert kstatus(world.run) == "Current", "the run is done, whatever becomes of the export"
@@ -69,7 +69,7 @@ def test_the_export_and_what_it_leaves() -> None:
     assert world.plan().actions == ()
 
 
-def test_it_waits_for_the_trainer_which_has_the_claim() -> None:
+def test_the_exporter_waits_until_the_trainer_releases_the_claim() -> None:
     world = running_world(export={})
     world.make_progress(100, state="finished")
     world.settle()
@@ -106,7 +106,7 @@ def test_a_deleted_exporter_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("first", [None, {"quantization": "f16"}])
-def test_it_can_be_asked_for_or_changed_after_the_end(first: dict[str, Any] | None) -> None:
+def test_an_export_can_be_requested_or_changed_after_completion(first: dict[str, Any] | None) -> None:
     world = completed_world(first)
     if first is not None:
         finish(world)
@@ -130,7 +130,7 @@ def test_a_run_is_not_deleted_while_it_is_exported() -> None:
     assert world.is_deleted
 
 
-def test_what_is_refused() -> None:
+def test_an_export_from_ephemeral_storage_is_refused() -> None:
     world = World({"model": {"name": "m"}, "environments": [{"name": "letters"}], "training": {"steps": 1}})
     world.spec |= {"export": {}, "storage": {"ephemeral": True}}
     world.settle()

@@ -47,7 +47,7 @@ def test_the_deadline_holds_although_a_policy_is_defective(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("seconds", [1e308, float("inf"), float("nan"), -1.0, 0.0])
-def test_an_absurd_speed_is_no_obstacle(seconds: float) -> None:
+def test_an_invalid_speed_does_not_break_the_status(seconds: float) -> None:
     world = running_world()
     world.make_progress(5, seconds_per_step=seconds)
     world.advance(60)
@@ -151,7 +151,7 @@ def test_waiting_for_a_dependency_grows_and_is_outside_the_budget_of_restarts() 
     assert sum(delays) > 3600, "a dependency gets time to come back"
 
 
-def test_waiting_for_a_dependency_comes_to_an_end() -> None:
+def test_waits_for_a_dependency_are_limited() -> None:
     record = ComponentStatus(name="trainer", state="Failed", dependency_failures=DEPENDENCY_LIMIT)
     decision = decide_restart(DEPENDENCY, record, Restarts(), START)
     assert decision == GiveUp("DependencyUnavailable", f"{DEPENDENCY.explanation}; 20 restarts in a row did not help")
@@ -184,7 +184,7 @@ def test_restarts_for_a_dependency_in_a_row_are_counted_until_a_pod_lasts() -> N
     assert world.now_status.components.trainer.dependency_failures == 1
 
 
-def test_damaged_checkpoints_fail_the_run_with_the_trainers_words() -> None:
+def test_damaged_checkpoints_fail_the_run_with_the_trainers_message() -> None:
     world = running_world()
     message = "none of 3 checkpoints can be read; set training.checkpoint.onDamage to StartOver"
     world.end_pod(world.named("trainer"), 1, reason="CheckpointsDamaged", message=message)
@@ -217,7 +217,7 @@ def test_status_shows_the_step_that_the_trainer_has() -> None:
 
 
 @pytest.mark.parametrize("change", [{"stop": True}, {"suspend": True}])
-def test_an_ephemeral_run_never_speaks_of_a_kept_checkpoint(change: dict[str, Any]) -> None:
+def test_an_ephemeral_run_never_reports_a_kept_checkpoint(change: dict[str, Any]) -> None:
     world = running_world(storage={"ephemeral": True})
     world.make_progress(50, checkpoint=CheckpointInfo(step=40, path="/c/40"))
     world.advance(60)

@@ -1,4 +1,4 @@
-"""A run without environments: the trainer is alone, and nothing waits for anybody else."""
+"""A run without environments: it has only a trainer and waits for no other component."""
 
 from typing import Any
 
@@ -35,14 +35,14 @@ def test_only_the_trainer_is_made_and_that_is_enough() -> None:
     assert [each.type for each in status.conditions] == ["Accepted", "TrainerReady", "Ready"]
 
 
-def test_it_completes_by_the_trainers_word() -> None:
+def test_an_inline_run_completes_when_the_trainer_reports_finished() -> None:
     world = inline_world()
     world.make_progress(100, state="finished")
     world.settle()
     assert world.phase == "Completed"
 
 
-def test_it_completes_when_the_data_ends_before_the_steps_do() -> None:
+def test_an_inline_run_completes_when_the_dataset_ends_first() -> None:
     world = inline_world(inline=INLINE | {"dataset": INLINE["dataset"] | {"epochs": 1}})
     world.make_progress(30, total_steps=40)
     world.advance(60)
@@ -99,7 +99,7 @@ def test_stop_ends_the_trainer() -> None:
         ),
     ],
 )
-def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_invalid_inline_specs_are_refused(changes: dict[str, Any], words: str) -> None:
     world = World({"model": {"name": "m"}, "training": {"steps": 1}, **changes})
     world.settle()
     assert words in world.now_status.message

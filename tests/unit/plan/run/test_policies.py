@@ -1,4 +1,4 @@
-"""TrainingPolicies in the life of a run: refused, filled in, in the queue, and left alone once it lives."""
+"""TrainingPolicies in the life of a run: refused, filled in, queued, and fixed once it has started."""
 
 import base64
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def accepted(world: World) -> tuple[str, str]:
     return condition.status, condition.message
 
 
-def test_a_run_that_goes_against_a_policy_is_refused_with_everything_at_once() -> None:
+def test_every_policy_violation_of_a_run_is_reported_at_once() -> None:
     world = governed(policy(locked={"training": {"seed": 1}}, limits={"gpus": 0}), training={"steps": 100, "seed": 2})
     world.settle()
     truth, message = accepted(world)
@@ -49,19 +49,19 @@ def test_a_run_that_goes_against_a_policy_is_refused_with_everything_at_once() -
     assert world.now_status.policy is None
 
 
-def test_what_an_environment_brings_along_gives_way_or_is_limited() -> None:
+def test_policies_override_and_limit_what_an_environment_sets() -> None:
     asked = {"environments": [{"name": "letters", "environmentName": "shelf"}]}
     world = governed(policy(locked={"environmentConfig": {"level": 1}}, limits={"images": ["ours/*"]}), **asked)
-    world.environments = {"shelf": shelved(config={"level": 2, "group_size": 8}, image="ours/x")}
+    world.environments = {"shelf": catalogue_entry(config={"level": 2, "group_size": 8}, image="ours/x")}
     world.settle()
     assert accepted(world)[0] == "True"
     world = governed(policy(limits={"images": ["ours/*"]}), **asked)
-    world.environments = {"shelf": shelved(image="theirs/x")}
+    world.environments = {"shelf": catalogue_entry(image="theirs/x")}
     world.settle()
     assert "environments.letters.image: theirs/x is not among the images of TrainingPolicy team" in accepted(world)[1]
 
 
-def shelved(**spec: Any) -> Environment:
+def catalogue_entry(**spec: Any) -> Environment:
     ready = {
         "type": "Ready",
         "status": "True",
@@ -115,7 +115,7 @@ def test_locked_values_are_what_is_rendered_and_what_is_remembered() -> None:
     assert (remembered.names, remembered.locked) == (("team",), rules)
 
 
-def test_environments_learn_which_of_their_settings_are_locked() -> None:
+def test_environments_receive_the_names_of_locked_settings() -> None:
     world = governed(policy(locked={"environmentConfig": {"worker_timeout": 3600}}))
     first = world.reconcile()
     assert first.status is not None
@@ -128,7 +128,7 @@ def test_environments_learn_which_of_their_settings_are_locked() -> None:
     assert place.config_for({"group_size", "worker_timeout"}) == {"group_size": 8, "worker_timeout": 3600}
 
 
-def test_what_the_run_is_started_under_is_written_down_before_anything_is_made() -> None:
+def test_policy_is_recorded_in_status_before_anything_is_created() -> None:
     world = governed(policy(locked={"trainer": {"gpus": 4}}))
     first = world.reconcile()
     assert first.actions == ()
@@ -172,7 +172,7 @@ def test_a_live_run_keeps_to_the_limits_it_was_started_under() -> None:
     assert (world.phase, world.pods.keys()) == ("Running", pods.keys())
 
 
-def test_a_resumed_run_goes_on_with_what_it_was_started_with() -> None:
+def test_a_resumed_run_keeps_the_policy_it_was_started_under() -> None:
     world = governed(policy(locked={"trainer": {"gpus": 4}}))
     world.settle()
     world.start_all()
@@ -191,7 +191,7 @@ def test_a_resumed_run_goes_on_with_what_it_was_started_with() -> None:
 ONE_AT_A_TIME = policy(limits={"activeRuns": 1})
 
 
-def test_a_run_waits_for_its_turn_and_says_so() -> None:
+def test_a_run_beyond_the_limit_is_queued_with_a_message() -> None:
     world = governed(ONE_AT_A_TIME)
     world.runs_ahead = 1
     world.settle()
@@ -212,7 +212,7 @@ def test_a_run_waits_for_its_turn_and_says_so() -> None:
     assert "trainer" in world.components()
 
 
-def test_a_waiting_run_is_judged_by_the_policies_of_the_day_it_starts() -> None:
+def test_a_queued_run_is_checked_against_current_policies() -> None:
     world = governed(ONE_AT_A_TIME)
     world.runs_ahead = 1
     world.settle()
@@ -283,13 +283,13 @@ def run_in(case: Case, uid: str = "u", age: int = 0) -> TrainingRun:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_who_holds_a_place_and_who_wants_one(name: str) -> None:
+def test_which_runs_are_admitted_and_which_are_queueing(name: str) -> None:
     case = CASES[name]
     assert is_admitted(case.status) is case.holds
     assert is_queueing(run_in(case)) is case.wants
 
 
-def test_those_at_work_and_those_who_came_before_are_ahead() -> None:
+def test_admitted_runs_and_older_queued_runs_are_ahead() -> None:
     mine = run_in(CASES["queued"], "mine", age=10)
     others = [
         run_in(CASES["starting"], "younger, at work", age=30),

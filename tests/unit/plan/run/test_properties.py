@@ -1,4 +1,4 @@
-"""Random histories of pods, people and operator crashes: whatever happens, a few promises hold."""
+"""Random histories of pods, users and operator crashes: the invariants hold in each."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ def live_trainers(world: World) -> int:
 
 @given(histories, st.sampled_from(["Report", "Restart"]))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_promises_hold_in_every_history(history: list[tuple[str, Any]], stall_action: str) -> None:
+def test_invariants_hold_in_every_history(history: list[tuple[str, Any]], stall_action: str) -> None:
     world = World(minimal_spec(stall={"afterSeconds": 600, "action": stall_action}))
     attempt = step = restarts = 0
     ended: str | None = None

@@ -1,4 +1,4 @@
-"""Who is restarted, when, and when it is enough."""
+"""Which pods are restarted, when, and when the run fails instead."""
 
 import itertools
 from datetime import timedelta
@@ -52,11 +52,13 @@ waiting = Retry(uid="pod-0", at=START + timedelta(seconds=7))
         (failure(), record(3, retries=(waiting,)), after(7, counted=False)),
     ],
 )
-def test_restart_decision(failed: Failure, before: ComponentStatus, expected: RestartAt | GiveUp) -> None:
+def test_restart_depends_on_failure_budget_and_backoff(
+    failed: Failure, before: ComponentStatus, expected: RestartAt | GiveUp
+) -> None:
     assert decide_restart(failed, before, Restarts(limit=3, backoff_seconds=10), START) == expected
 
 
-def test_no_restarts_at_all_says_so() -> None:
+def test_failure_message_names_a_restart_limit_of_zero() -> None:
     assert decide_restart(failure(), record(), Restarts(limit=0), START) == GiveUp(
         "OOMKilled", "out of memory; restarts.limit is 0"
     )
@@ -152,7 +154,7 @@ def test_an_environment_that_leaves_early_is_replaced_but_not_after_the_last_ste
     assert "final checkpoint" in world.now_status.message
 
 
-def test_the_api_server_comes_back_on_its_own_volume_and_the_run_goes_on() -> None:
+def test_the_api_server_is_recreated_on_its_volume_and_the_run_continues() -> None:
     world = running_world()
     world.make_progress(50)
     world.end_pod(world.named("api-server"), 137, container_reason="OOMKilled")
@@ -194,7 +196,7 @@ def test_a_pod_written_at_the_same_time_as_its_secret_is_left_alone() -> None:
     assert world.plan().actions == ()
 
 
-def test_pods_with_void_tokens_are_replaced_when_their_secret_was_made_anew() -> None:
+def test_pods_are_replaced_when_their_token_secret_was_recreated() -> None:
     world = running_world()
     world.advance(100)
     secret = next(key for key in world.objects if key.kind == "Secret")

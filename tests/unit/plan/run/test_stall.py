@@ -58,7 +58,7 @@ def probe(world: World, **answers: Any) -> None:
         ({}, "Unknown", "has not been asked"),
     ],
 )
-def test_the_cause_is_named(answers: dict[str, Any], cause: str, words: str) -> None:
+def test_the_cause_of_a_stall_is_in_status(answers: dict[str, Any], cause: str, words: str) -> None:
     world = running_world(**STALL)
     world.make_progress(5)
     world.settle()
@@ -85,7 +85,7 @@ def test_the_next_step_ends_it_at_once() -> None:
     assert kstatus(world.run) == "Current"
 
 
-def test_it_is_noticed_when_it_is_due_and_not_before() -> None:
+def test_a_stall_is_detected_exactly_when_due() -> None:
     world = running_world(**STALL)
     world.advance(590)
     world.settle()
@@ -150,7 +150,9 @@ def test_waiting_for_a_node_is_not_a_stall() -> None:
         ({"api_server": "timed out"}, "api-server"),
     ],
 )
-def test_only_the_guilty_are_restarted_and_it_counts(answers: dict[str, Any], guilty: str) -> None:
+def test_only_the_component_that_caused_the_stall_is_restarted_and_counted(
+    answers: dict[str, Any], guilty: str
+) -> None:
     world = running_world(**RESTART)
     probe(world, **answers)
     world.advance(601)

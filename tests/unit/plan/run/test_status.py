@@ -26,7 +26,7 @@ def test_a_quick_start_costs_nine_creations_and_one_status_write() -> None:
     assert world.status_writes == 1
 
 
-def test_a_slow_start_says_that_it_started_after_a_second() -> None:
+def test_a_slow_start_reports_the_starting_phase_after_a_second() -> None:
     world = World()
     first = world.reconcile()
     assert first.status is None
@@ -147,7 +147,7 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
     return {"containerStatuses": [{"name": "main", "image": "registry/x:1", "state": state}]}
 
 
-def test_the_schedulers_own_words_are_passed_on() -> None:
+def test_the_schedulers_message_is_in_status() -> None:
     words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
     world = pending(conditions=[scheduled])
@@ -167,13 +167,13 @@ def test_the_schedulers_own_words_are_passed_on() -> None:
         ("ContainerCreating", "", "Starting", "Waiting for"),
     ],
 )
-def test_what_keeps_a_container_from_starting(reason: str, message: str, phase: str, words: str) -> None:
+def test_reasons_for_a_container_not_starting_are_in_status(reason: str, message: str, phase: str, words: str) -> None:
     world = pending(**waiting(reason, message))
     assert world.phase == phase
     assert words in world.now_status.message
 
 
-def test_volumes_that_do_not_come_are_named_after_a_while() -> None:
+def test_volumes_that_are_not_ready_are_named_after_a_while() -> None:
     world = World(minimal_spec())
     world.settle()
     bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(world.now)}
@@ -198,7 +198,7 @@ def test_volumes_that_do_not_come_are_named_after_a_while() -> None:
     assert "volumes" not in world.now_status.message, "an image may take its time"
 
 
-def test_what_cannot_heal_is_not_hidden_behind_what_may() -> None:
+def test_a_permanent_failure_takes_precedence_over_a_temporary_one() -> None:
     world = pending(**waiting("ImagePullBackOff"))
     world.pods[world.named("environment")]["status"] |= waiting("InvalidImageName")
     world.settle()
@@ -217,7 +217,7 @@ def test_a_pod_that_does_not_end_is_reported_and_never_forced() -> None:
 
 
 @pytest.mark.parametrize(("permanent", "phase"), [(True, "Failed"), (False, "Starting")])
-def test_what_the_api_server_refuses_is_reported_in_its_words(permanent: bool, phase: str) -> None:
+def test_refusals_of_the_api_server_are_reported_verbatim(permanent: bool, phase: str) -> None:
     world = World()
     world.settle()
     key = ObjectKey("Pod", world.named("trainer"))
@@ -278,7 +278,7 @@ def test_a_spec_that_does_not_decode_is_reported_once_with_its_field() -> None:
     assert plan(again, Observed(), START + timedelta(hours=1), World().settings).status is None
 
 
-def test_events_come_with_the_status_that_they_are_about_and_only_on_transitions() -> None:
+def test_events_are_written_with_their_status_and_only_on_transitions() -> None:
     world = running_world()
     assert world.events == ["Starting", "Running"]
     world.settle()
@@ -289,7 +289,7 @@ def test_events_come_with_the_status_that_they_are_about_and_only_on_transitions
     assert world.events == ["Starting", "Running", "Stopping", "Stopped"]
 
 
-def test_replicas_up_and_down() -> None:
+def test_replicas_can_be_raised_and_lowered() -> None:
     world = running_world()
     environment = world.spec["environments"][0]
     world.change_spec(environments=[environment | {"replicas": 4}])

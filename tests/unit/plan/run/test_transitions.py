@@ -1,4 +1,4 @@
-"""The transition table, whole: every event in every phase, and no cell left to chance."""
+"""The complete transition table: every event in every phase."""
 
 from collections.abc import Callable
 from itertools import product
@@ -151,12 +151,12 @@ def cells() -> dict[tuple[str, str], str]:
     return {(row[0], phase): cell for row in rows for phase, cell in zip(header[1:], row[1:], strict=True)}
 
 
-def test_no_cell_is_missing() -> None:
+def test_table_has_every_event_and_phase() -> None:
     assert set(cells()) == set(product(EVENTS, PHASES))
 
 
 @pytest.mark.parametrize(("event", "phase"), list(product(EVENTS, PHASES)))
-def test_cell(event: str, phase: Phase) -> None:
+def test_event_in_a_phase_leads_to_the_expected_phase(event: str, phase: Phase) -> None:
     world = WORLDS[phase]()
     assert world.phase == phase
     try:
@@ -181,5 +181,5 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_kstatus_reads_every_phase_right(phase: Phase) -> None:
+def test_every_phase_has_the_right_kstatus(phase: Phase) -> None:
     assert kstatus(WORLDS[phase]().run) == VERDICTS[phase]
