@@ -74,7 +74,7 @@ def groups_with_a_version(run: Run) -> float:
 
 async def converse(run: Run) -> Conversation:
     async with open_session(TOKEN) as session:
-        client = SamplingClient(session, run.config.endpoints.inference, model="tiny")
+        client = SamplingClient(session, run.config.endpoints.inference, model=run.config.model.name)
         conversation = client.conversation([{"role": "user", "content": "guess"}], max_tokens=3)
         await conversation.reply()
         conversation.say("wrong")
