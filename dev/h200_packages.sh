@@ -12,7 +12,7 @@ uv pip install --quiet --link-mode copy --constraint "$work/locked.txt" --target
     trl peft bitsandbytes 'datasets>=4.7,<5' pyarrow pandas aiohttp msgspec prometheus-client \
     multidict yarl frozenlist aiosignal propcache aiohappyeyeballs attrs \
     uvloop pydantic pydantic-core annotated-types typing-inspection typing-extensions pyyaml \
-    pytest pytest-asyncio pytest-timeout pluggy iniconfig pygments 'dill<0.4.1' 'multiprocess<0.70.19' xxhash python-dateutil six tzdata pytz requests urllib3 charset-normalizer certifi jinja2 markupsafe
+    pytest pytest-asyncio pytest-timeout hypothesis sortedcontainers pluggy iniconfig pygments 'dill<0.4.1' 'multiprocess<0.70.19' xxhash python-dateutil six tzdata pytz requests urllib3 charset-normalizer certifi jinja2 markupsafe
 cd "$work/packages"
 # Of pyarrow only tables, datasets and parquet are needed: no headers, no tests, no network file systems.
 rm -rf bin pyarrow/include pyarrow/includes pyarrow/tests pyarrow/src pandas/tests pyarrow/*.pyx pyarrow/*.pxi pyarrow/*.pxd
