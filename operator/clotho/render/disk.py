@@ -9,7 +9,7 @@ from clotho.render.quantity import quantity_bytes
 _DEFAULT_SIZE: Final = "10Gi"  # of an emptyDir that a template adds without a limit of its own
 _LOGS_BYTES: Final = 2 * 1024**3  # the container's logs and its writable layer, where it has one
 _RESOURCE: Final = "ephemeral-storage"
-_REQUEST: Final = "100Mi"  # without it the request would be as large as the limit
+_REQUEST: Final = "0"  # explicit, else it would equal the limit; nodes without local storage isolation offer none
 
 
 def scratch(name: str, size: str) -> Manifest:

@@ -161,7 +161,7 @@ async def test_threads_left_behind_do_not_keep_the_pod_alive(tmp_path, api_serve
             {"group_size": 3},
             "training.batchSize: 8 is not a multiple of group_size 3 (environment env)",
         ),
-        ("gsm8k", {}, "'gsm8k' is no entry"),
+        ("gsm8k", {}, "'gsm8k' is not an entry"),
         ("nowhere.py", {}, "there is no file nowhere.py in this image"),
     ],
 )
