@@ -72,11 +72,11 @@ def test_off_policy_samples_are_weighted_by_their_log_probabilities(model: Path,
 def test_epsilon_high_is_the_upper_clip_range(
     epsilon_high: float | None, is_clipped: bool, model: Path, tmp_path: Path
 ) -> None:
-    """Samples that the policy finds about 1.6 times likelier than the behaviour policy did."""
+    """Many tokens are likelier under the policy than they were under the behaviour policy."""
     policy = backend(config(model, loss=Loss(epsilon=0.2, epsilon_high=epsilon_high)), tmp_path)
-    likelier = [structs.replace(g, inference_logprobs=[[-4.6] * len(t) for t in g.tokens]) for g in groups(0)]
+    likelier = [structs.replace(g, inference_logprobs=[[-5.5] * len(t) for t in g.tokens]) for g in groups(0)]
     figures = policy.step(prepare(likelier, policy.rules, 0), 1e-2)
-    assert (figures["clip_ratio/high_mean"] > 0.2) is is_clipped
+    assert (figures["clip_ratio/high_mean"] > 0.1) is is_clipped
 
 
 def test_rows_without_log_probabilities_count_as_on_policy(model: Path, tmp_path: Path) -> None:
