@@ -216,7 +216,8 @@ async def test_a_model_that_does_not_fit_into_memory_is_not_worth_another_attemp
     huge = tmp_path / "huge"
     shutil.copytree(model, huge)
     shape = json.loads((huge / "config.json").read_text())
-    (huge / "config.json").write_text(json.dumps(shape | {"intermediate_size": 10**10}))  # terabytes a layer
+    beyond_addresses = {"intermediate_size": 10**13}  # petabytes a layer: refused even where the kernel overcommits
+    (huge / "config.json").write_text(json.dumps(shape | beyond_addresses))
     weights = load_file(huge / "model.safetensors")
     kept = {name: tensor for name, tensor in weights.items() if ".mlp." not in name}
     save_file(kept, huge / "model.safetensors", metadata={"format": "pt"})
