@@ -108,7 +108,7 @@ def base(tmp_path: Path) -> str:
 
 
 async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, base: str, tmp_path: Path) -> None:
-    source, original = tmp_path / "letters.py", REPOSITORY / "images/environment/clotho_environment/letters.py"
+    source, original = tmp_path / "letters.py", REPOSITORY / "images/environment/clotho_environment/builtin/letters.py"
     source.write_text(original.read_text().replace('"score_mean"', '"percent_correct"'))
     manifests = tmp_path / "environments.yaml"
     clotho("env", "discover", str(source), "--config-map", "--write", str(manifests))

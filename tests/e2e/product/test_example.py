@@ -74,7 +74,7 @@ def test_events_and_columns_show_the_life_of_a_run(runs: Runs) -> None:
     runs.wait_for_phase("short", "Completed")
     header, row = runs.kubectl.run("get", "tr", "short").splitlines()
     assert header.split() == ["NAME", "PHASE", "READY", "STEP", "REWARD", "RESTARTS", "AGE", "MESSAGE"]
-    assert row.split()[:4] == ["short", "Completed", "True", "50"]
+    assert row.split()[:4] == ["short", "Completed", "True", "50/50"]
     events = runs.kubectl.get("events", "--field-selector=involvedObject.name=short")["items"]
     reasons = [event["reason"] for event in events]
     assert "Running" in reasons
