@@ -14,7 +14,7 @@ def test_stop_saves_a_checkpoint_and_ends_all_pods(runs: Runs) -> None:
     runs.patch("stopped", {"stop": True})
     run = runs.wait_for_phase("stopped", "Stopped")
     assert run["status"]["checkpoint"]["step"] >= 3
-    assert runs.pods("stopped") == []
+    runs.wait("stopped", "without pods", lambda _: runs.pods("stopped") == [])
     assert condition(run, "Ready") != "True"
 
 
@@ -24,7 +24,7 @@ def test_suspended_run_resumes_from_its_checkpoint(runs: Runs) -> None:
     runs.patch("napping", {"suspend": True})
     asleep = runs.wait_for_phase("napping", "Suspended")
     saved = asleep["status"]["checkpoint"]["step"]
-    assert runs.pods("napping") == []
+    runs.wait("napping", "without pods", lambda _: runs.pods("napping") == [])
     runs.patch("napping", {"suspend": False})
     awake = runs.wait(
         "napping", "awake", lambda run: run["status"]["phase"] in ("Running", "Completed") and step_of(run) > saved

@@ -39,13 +39,18 @@ async def test(options: argparse.Namespace, workspace: Workspace) -> int:
         secret_name=options.secret,
         steps=options.steps,
         group_size=options.group_size,
-        timeout_seconds=options.timeout,
+        timeout_seconds=_model_seconds(options.timeout),
         ttl_seconds=None if options.keep else TIDY_SECONDS,
     )
     async with cancelled_by_sigterm():
         answer = test_answer(await _run(options, workspace, order))
     output.show(options.output, answer, _lines(answer, options))
     return Exit.OK if answer["summary"]["environment_works"] else Exit.UNSUCCESSFUL
+
+
+def _model_seconds(timeout: int) -> int:
+    """For each model: the rest is for starting the pods and for results, also those of a model that hangs."""
+    return max(1, timeout * 3 // 4)
 
 
 async def _run(options: argparse.Namespace, workspace: Workspace, order: TestOrder) -> dict[str, Any]:

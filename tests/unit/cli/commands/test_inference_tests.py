@@ -89,6 +89,14 @@ async def test_an_inference_test_that_takes_too_long_is_deleted(api: FakeApi, mo
     assert await api.workspace.all("InferenceTest") == []
 
 
+async def test_a_model_that_hangs_leaves_time_for_its_result(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0)
+    with pytest.raises(Failure):
+        await inference_tests.test(options("test", "echo", "--timeout", "4s", "--keep"), api.workspace)
+    (test,) = await api.workspace.all("InferenceTest")
+    assert test["spec"]["timeoutSeconds"] == 3
+
+
 async def test_a_test_has_no_fields_of_a_run(api: FakeApi) -> None:
     with pytest.raises(Failure) as failure:
         await inference_tests.test(options("test", "echo", "--set", "training.steps=3"), api.workspace)
