@@ -7,22 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from clotho_contract.names import (
-    ADMIN_TOKEN_VARIABLE,
-    ENVIRONMENT_TOKEN_VARIABLE,
-    OPERATOR_TOKEN_VARIABLE,
-    TOKEN_VARIABLE,
-    TRAINER_TOKEN_VARIABLE,
-)
+from clotho_contract.names import TOKEN_VARIABLE, TOKEN_VARIABLES
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
-TOKEN_VARIABLES: Final = (
-    TOKEN_VARIABLE,
-    ENVIRONMENT_TOKEN_VARIABLE,
-    TRAINER_TOKEN_VARIABLE,
-    OPERATOR_TOKEN_VARIABLE,
-    ADMIN_TOKEN_VARIABLE,
-)
 _PR_SET_DUMPABLE: Final = 4
 
 
