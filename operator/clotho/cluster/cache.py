@@ -58,7 +58,7 @@ class Cache(Generic[T]):
         metadata = item.metadata
         identity = (metadata.namespace, metadata.name)
         known = self._objects.get(identity)
-        if version(metadata) < self._gone.get(metadata.uid, 0):
+        if self._is_outdated(metadata):
             return False
         if known is not None and not _is_newer(metadata, known.metadata):
             return False
@@ -67,6 +67,11 @@ class Cache(Generic[T]):
         if (run := self._owner(metadata)) is not None:
             self._by_owner.setdefault(run, {})[identity] = item
         return True
+
+    def _is_outdated(self, metadata: Metadata) -> bool:
+        """The answer to a deletion carries the version of the removal that a watch may have reported before it."""
+        gone_at = self._gone.get(metadata.uid, 0)
+        return version(metadata) < gone_at or (metadata.is_being_deleted and version(metadata) == gone_at)
 
     def remove(self, metadata: Metadata, at_version: float = math.inf) -> bool:
         """The object is gone; a successor of the same name stays.

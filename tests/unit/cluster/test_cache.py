@@ -1,5 +1,8 @@
 """Caches never return to an older state and never restore deleted objects."""
 
+from datetime import UTC, datetime
+
+import msgspec
 from msgspec import Struct
 
 from clotho.api.metadata import Metadata
@@ -54,6 +57,16 @@ def test_object_that_left_the_selection_comes_back_with_a_newer_state() -> None:
     assert seen.observe(thing(5)), "it was read since, without the label"
     assert seen.observe(thing(6))
     assert [t.metadata.resource_version for t in seen.belonging_to(RUN)] == ["6"]
+
+
+def test_answer_to_a_deletion_does_not_restore_what_the_watch_reported_gone() -> None:
+    """The API server answers with the object as it was, at the version of its removal."""
+    seen = cache()
+    seen.observe(thing(276))
+    assert seen.remove(thing(278).metadata, at_version=278)
+    removed = msgspec.structs.replace(thing(278).metadata, deletion_timestamp=datetime(2026, 1, 1, tzinfo=UTC))
+    assert not seen.observe(Thing(removed))
+    assert len(seen) == 0
 
 
 def test_a_late_removal_leaves_the_successor_alone() -> None:
