@@ -24,11 +24,16 @@ class RunIdentity(Settings, frozen=True):
     id: Annotated[str, Meta(min_length=1, description="Short and unique among all runs, also those of the same name.")]
 
 
-class Endpoints(Settings, frozen=True):
+class Endpoints(Settings, frozen=True, omit_defaults=True):
     """Base URLs without a trailing slash and without credentials."""
 
     api_server: str = ""  # a run without environments has none
-    inference: str = ""
+    inference: str = ""  # of rank 0
+    inference_ranks: tuple[str, ...] = ()  # of all ranks, by rank; empty where there is only one
+
+    @property
+    def policy_urls(self) -> tuple[str, ...]:
+        return self.inference_ranks or ((self.inference,) if self.inference else ())
 
 
 class EnvironmentConfig(Settings, frozen=True):
