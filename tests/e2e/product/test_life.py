@@ -8,35 +8,27 @@ from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Runs, condition, le
 from rig.namespaces import exists
 
 
-def test_stop_saves_a_checkpoint_and_ends_all_pods(runs: Runs) -> None:
-    runs.kubectl.apply(letters("stopped", steps=5000))
-    runs.wait_for_step("stopped", 3)
-    runs.patch("stopped", {"stop": True})
-    run = runs.wait_for_phase("stopped", "Stopped")
-    assert run["status"]["checkpoint"]["step"] >= 3
-    runs.wait("stopped", "without pods", lambda _: runs.pods("stopped") == [])
-    assert condition(run, "Ready") != "True"
+def test_run_is_suspended_resumed_stopped_and_deleted_without_loss(runs: Runs) -> None:
+    runs.kubectl.apply(letters("long", steps=5000))
+    runs.wait_for_step("long", 3)
 
+    runs.patch("long", {"suspend": True})
+    suspended = runs.wait_for_phase("long", "Suspended")
+    saved = suspended["status"]["checkpoint"]["step"]
+    assert saved >= 3
+    runs.wait("long", "without pods", lambda _: runs.pods("long") == [])
 
-def test_suspended_run_resumes_from_its_checkpoint(runs: Runs) -> None:
-    runs.kubectl.apply(letters("napping", steps=40))
-    runs.wait_for_step("napping", 3)
-    runs.patch("napping", {"suspend": True})
-    asleep = runs.wait_for_phase("napping", "Suspended")
-    saved = asleep["status"]["checkpoint"]["step"]
-    runs.wait("napping", "without pods", lambda _: runs.pods("napping") == [])
-    runs.patch("napping", {"suspend": False})
-    awake = runs.wait(
-        "napping", "awake", lambda run: run["status"]["phase"] in ("Running", "Completed") and step_of(run) > saved
-    )
-    assert step_of(awake) > saved
-    assert runs.wait_for_phase("napping", "Completed", "Failed")["status"]["phase"] == "Completed"
+    runs.patch("long", {"suspend": False})
+    resumed = runs.wait("long", f"beyond step {saved}", lambda run: step_of(run) > saved)
+    assert resumed["status"]["phase"] == "Running"
 
+    runs.patch("long", {"stop": True})
+    stopped = runs.wait_for_phase("long", "Stopped")
+    assert stopped["status"]["checkpoint"]["step"] > saved
+    assert condition(stopped, "Ready") != "True"
+    runs.wait("long", "without pods", lambda _: runs.pods("long") == [])
 
-def test_deleted_run_leaves_only_the_retained_volume(runs: Runs) -> None:
-    runs.kubectl.apply(letters("gone", steps=5000))
-    runs.wait_for_step("gone", 1)
-    runs.kubectl.run("delete", "trainingrun", "gone", "--timeout=60s")
+    runs.kubectl.run("delete", "trainingrun", "long", "--timeout=60s")
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (left := kinds_left(runs)) != ["PersistentVolumeClaim"]:
         assert time.monotonic() < deadline, f"still there: {left}"
@@ -48,17 +40,12 @@ def kinds_left(runs: Runs) -> list[str]:
     return [item["kind"] for item in items]
 
 
-def test_finished_run_expires(runs: Runs) -> None:
-    runs.kubectl.apply(letters("brief", steps=2, ttlSecondsAfterFinished=1))
-    runs.kubectl.run("wait", "trainingrun/brief", "--for=delete", "--timeout=240s", timeout=250)
-    assert not exists(runs.kubectl, "trainingrun/brief")
-
-
-def test_two_namespaces_at_once(runs: Runs, elsewhere: Runs) -> None:
-    for where in (runs, elsewhere):
-        where.kubectl.apply(letters("same-name", steps=10))
-    for where in (runs, elsewhere):
-        assert where.wait_for_phase("same-name", "Completed", "Failed")["status"]["phase"] == "Completed"
+def test_runs_of_one_name_in_two_namespaces_complete_and_one_expires(runs: Runs, elsewhere: Runs) -> None:
+    runs.kubectl.apply(letters("same-name", steps=4, ttlSecondsAfterFinished=1))
+    elsewhere.kubectl.apply(letters("same-name", steps=4))
+    runs.kubectl.run("wait", "trainingrun/same-name", "--for=delete", "--timeout=300s", timeout=310)
+    assert not exists(runs.kubectl, "trainingrun/same-name")
+    assert elsewhere.wait_for_phase("same-name", "Completed", "Failed")["status"]["phase"] == "Completed"
 
 
 def test_missing_gpu_is_reported_with_the_schedulers_message(runs: Runs) -> None:
