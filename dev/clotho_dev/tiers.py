@@ -35,8 +35,12 @@ def cluster(*arguments: str) -> tuple[str, ...]:
     return (f"{BIN}/python", "-m", "clotho_dev.cluster", *arguments)
 
 
-def pytest(folder: str) -> tuple[str, ...]:
-    return (f"{BIN}/pytest", f"tests/{folder}", "-q", "--durations=5")
+def pytest(folder: str, *options: str) -> tuple[str, ...]:
+    return (f"{BIN}/pytest", f"tests/{folder}", "-q", "--durations=5", *options)
+
+
+# Each worker has a control plane of its own; more than two would wait for each other's processes.
+TWO_AT_ONCE = ("--numprocesses=2", "--dist=loadfile")
 
 
 TIERS = (
@@ -50,11 +54,11 @@ TIERS = (
             (f"{BIN}/lint-imports",),
         ),
     ),
-    Tier("unit", "no I/O", (pytest("unit"),)),
+    Tier("unit", "no I/O", (pytest("unit", *TWO_AT_ONCE),)),
     Tier(
         "integration",
         "a real API server, real processes",
-        (cluster("prepare", "--profile", "control-plane"), pytest("integration")),
+        (cluster("prepare", "--profile", "control-plane"), pytest("integration", *TWO_AT_ONCE)),
     ),
     Tier(
         "e2e",
