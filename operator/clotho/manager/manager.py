@@ -262,6 +262,7 @@ class Manager:
         metrics.queue_age.set_function(lambda: queue.oldest_age(time.monotonic()))
         for kind in self.watching.last_event:
             metrics.watch_idle.labels(kind).set_function(partial(self.watching.idle_seconds, kind))
+            metrics.undecodable.labels(kind)  # at 0 from the start: the first one is an increase, too
         metrics.registry.register(RunCollector(self.store.runs.all, self._last_answer, self.is_leader))
 
     def _last_answer(self, metadata: Metadata) -> Progress | None:

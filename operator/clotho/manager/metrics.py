@@ -29,6 +29,7 @@ _RUN_GAUGES = {
     ),
     "clotho_run_restarts": "Pods of the run that were replaced after they ended.",
     "clotho_run_stalled": "1 while the run is stalled: no step for its spec.stall.afterSeconds, else 0.",
+    "clotho_run_queued": "1 while the run is queued because a TrainingPolicy limits active runs, else 0.",
 }
 
 
@@ -56,6 +57,9 @@ class RunCollector(Collector):
             "Share of a component's pods that are ready, 0 to 1; component is api-server, trainer or an environment.",
             labels=(*RUN_LABELS, "component"),
         )
+        yield GaugeMetricFamily(
+            "clotho_run_phase", "Always 1; the label is the phase that the run is in.", labels=(*RUN_LABELS, "phase")
+        )
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {metric.name: metric for metric in self.describe()}
@@ -64,6 +68,7 @@ class RunCollector(Collector):
         for run in tuple(self._runs()) if self._is_leader() else ():
             counts[run.status.phase] += 1
             labels = {"namespace": run.metadata.namespace, "run": run.metadata.name}
+            families["clotho_run_phase"].add_sample("clotho_run_phase", {**labels, "phase": run.status.phase}, 1)
             for name, value in _figures(run.status, self._last_answer(run.metadata), now).items():
                 families[name].add_sample(name, labels, value)
             for part in _parts(run.status):
@@ -77,7 +82,11 @@ class RunCollector(Collector):
 
 
 def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) -> dict[str, float]:
-    counts: dict[str, float] = {"clotho_run_restarts": status.restarts, "clotho_run_stalled": status.stall is not None}
+    counts: dict[str, float] = {
+        "clotho_run_restarts": status.restarts,
+        "clotho_run_stalled": status.stall is not None,
+        "clotho_run_queued": status.queued_since is not None,
+    }
     progress = answer or status.progress
     if progress is None:
         return counts

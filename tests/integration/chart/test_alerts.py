@@ -32,7 +32,7 @@ def test_rules_are_well_formed(
 ) -> None:
     wrapped = next(item for item in render("monitoring.alerts.enabled=true") if item["kind"] == "PrometheusRule")
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(wrapped["spec"]))
-    assert "SUCCESS: 8 rules found" in promtool("check", "rules", "rules.yaml", folder=tmp_path)
+    assert "SUCCESS: 11 rules found" in promtool("check", "rules", "rules.yaml", folder=tmp_path)
 
 
 def test_alerts_fire_when_they_should(promtool: Callable[..., str], tmp_path: Path) -> None:

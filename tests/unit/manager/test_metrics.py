@@ -42,6 +42,15 @@ def test_restarts_and_stalls_of_a_run_are_counted() -> None:
     assert 'clotho_run_stalled{namespace="ns",run="r"} 0.0' in exported(STATUS)
 
 
+def test_phase_of_a_run_is_a_label_and_queueing_a_figure() -> None:
+    lines = exported({"phase": "Pending", "queuedSince": "2026-11-15T12:00:00Z"})
+    assert [line for line in lines if line.startswith("clotho_run_phase")] == [
+        'clotho_run_phase{namespace="ns",phase="Pending",run="r"} 1.0'
+    ]
+    assert 'clotho_run_queued{namespace="ns",run="r"} 1.0' in lines
+    assert 'clotho_run_queued{namespace="ns",run="r"} 0.0' in exported(STATUS)
+
+
 def test_the_latest_probe_takes_precedence_over_status() -> None:
     answer = Progress(state="training", step=6, total_steps=100, last_step_time="2026-11-15T12:59:58Z")
     lines = exported(STATUS, answer)
