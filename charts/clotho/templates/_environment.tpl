@@ -9,6 +9,7 @@
 - {name: CLOTHO_LEASE_NAME, value: {{ include "clotho.fullname" . | quote }}}
 - {name: CLOTHO_WATCH_NAMESPACES, value: {{ join "," .Values.runs.namespaces | quote }}}
 - {name: CLOTHO_NETWORK_CLUSTER_DOMAIN, value: {{ .Values.runs.clusterDomain | quote }}}
+- {name: CLOTHO_NETWORK_TEST_NAMESPACES, value: {{ join "," .Values.runs.testNamespaces | quote }}}
 - {name: CLOTHO_NETWORK_TEST_NETWORKS, value: {{ join "," .Values.runs.testNetworks | quote }}}
 - {name: CLOTHO_IMAGES_API_SERVER, value: {{ include "clotho.image" (list . "api-server" "apiServer") | quote }}}
 - {name: CLOTHO_IMAGES_TRAINER, value: {{ include "clotho.image" (list . "trainer" "trainer") | quote }}}

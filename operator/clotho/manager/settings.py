@@ -114,6 +114,10 @@ class Network(_Group, frozen=True):
     """How the pods of a run find each other."""
 
     cluster_domain: Annotated[str, Meta(min_length=1, description="DNS domain of the cluster.")] = "cluster.local"
+    test_namespaces: Annotated[
+        tuple[str, ...],
+        Meta(description="Namespaces (by commas) with model servers that tests of other namespaces may reach."),
+    ] = ()
     test_networks: Annotated[
         tuple[str, ...],
         Meta(description="Private networks (CIDRs, by commas) with model servers that inference tests may reach."),
@@ -156,6 +160,7 @@ def plan_settings(settings: Settings) -> PlanSettings:
             image_pull_policy=images.pull_policy,
             image_pull_secrets=images.pull_secrets,
             cluster_domain=settings.network.cluster_domain,
+            test_namespaces=settings.network.test_namespaces,
             test_networks=settings.network.test_networks,
         ),
         progress_interval_seconds=settings.reconcile.progress_seconds,

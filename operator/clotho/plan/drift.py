@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from clotho.plan.model import Manifest, ObjectSeen
+from clotho.plan.model import Apply, Manifest, ObjectKey, ObjectSeen
+
+
+def repair(key: ObjectKey, rendered: Manifest, objects: Mapping[ObjectKey, ObjectSeen]) -> tuple[Apply, ...]:
+    """What makes the object as it was rendered: nothing where it is so, or where it is being deleted."""
+    seen = objects.get(key)
+    is_fine = seen is not None and (seen.is_terminating or not has_drifted(seen, rendered))
+    return () if is_fine else (Apply(key=key, manifest=rendered),)
 
 
 def has_drifted(seen: ObjectSeen, rendered: Manifest) -> bool:

@@ -15,7 +15,7 @@ from clotho.api.policy import combine, pod_violations
 from clotho.api.training_policy import AnyPolicy
 from clotho.authoring.config_fields import wrong_values
 from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stalled
-from clotho.plan.drift import has_drifted
+from clotho.plan.drift import repair
 from clotho.plan.failures import classify
 from clotho.plan.model import Action, Apply, Create, Event, ObjectKey, ObjectSeen, Plan, Probe, Refusal, delete_pod
 from clotho.plan.pod_problems import pod_problem
@@ -24,7 +24,7 @@ from clotho.plan.settings import PlanSettings
 from clotho.plan.times import later
 from clotho.plan.wording import sentence
 from clotho.render import describing
-from clotho.render.merge import TemplateError
+from clotho.render.frame import template_problem
 from clotho.render.names import base_name
 from clotho_contract.description import Description, bounded
 
@@ -65,13 +65,22 @@ def plan_environment(
         files=seen.files or "",
     )
     step = _next_step(environment, source, seen, now, settings)
+    if seen.pod is not None and not seen.pod.has_ended:
+        step = msgspec.structs.replace(step, actions=(*_wall(environment, seen), *step.actions))
     return _with_status(environment, step, source, now)
+
+
+def _wall(environment: Environment, seen: EnvironmentSeen) -> tuple[Apply, ...]:
+    key = ObjectKey("NetworkPolicy", base_name(environment.metadata))
+    return repair(key, describing.wall(environment.metadata), seen.objects)
 
 
 def _next_step(
     environment: Environment, source: Described, seen: EnvironmentSeen, now: datetime, settings: PlanSettings
 ) -> _Step:
     pod, status = seen.pod, environment.status
+    if problem := template_problem(environment.spec.template, "spec.template", settings.render):
+        return _Step(conditions=stalled("Invalid", f"The spec is not valid: {problem}."))
     if seen.files is None:
         message = f"Waiting for the ConfigMap {environment.spec.config_map_name}."
         return _Step(conditions=reconciling("WaitingForFiles", message), wake_at=later(now, FILES_SECONDS))
@@ -126,20 +135,11 @@ def _begin(environment: Environment, source: Described, seen: EnvironmentSeen, s
         conditions = reconciling("Refused", message)
     else:
         conditions = _describing()
-    metadata = environment.metadata
     if wrong := pod_violations(environment.spec.image, environment.spec.template, combine(seen.policies)):
         return _Step(conditions=stalled("Forbidden", f"The spec is not allowed: {'; '.join(wrong)}."))
-    try:
-        pod = describing.describing_pod(environment, source, settings.render)
-    except TemplateError as error:
-        return _Step(conditions=stalled("Invalid", f"The spec is not valid: {error}."))
-    actions: list[Action] = []
-    wall = ObjectKey("NetworkPolicy", base_name(metadata))
-    rendered = describing.wall(metadata)
-    if wall not in seen.objects or has_drifted(seen.objects[wall], rendered):
-        actions.append(Apply(key=wall, manifest=rendered))
-    actions.append(Create(key=ObjectKey("Pod", describing.describing_name(metadata)), manifest=pod))
-    return _Step(conditions=conditions, actions=tuple(actions))
+    pod = describing.describing_pod(environment, source, settings.render)
+    create = Create(key=ObjectKey("Pod", describing.describing_name(environment.metadata)), manifest=pod)
+    return _Step(conditions=conditions, actions=(*_wall(environment, seen), create))
 
 
 def _after(pod: Pod, now: datetime) -> _Step:

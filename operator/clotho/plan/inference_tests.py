@@ -22,7 +22,7 @@ from clotho.api.policy import combine, pod_violations
 from clotho.api.training_policy import AnyPolicy
 from clotho.authoring.config_fields import problems as config_problems
 from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stalled
-from clotho.plan.drift import has_drifted
+from clotho.plan.drift import repair
 from clotho.plan.failures import classify
 from clotho.plan.model import Action, Apply, Create, Delete, Event, ObjectKey, ObjectSeen, Plan, Refusal, delete_pod
 from clotho.plan.pod_problems import pod_problem
@@ -92,9 +92,10 @@ def _rule(test: InferenceTest, seen: TestSeen, now: datetime, settings: PlanSett
         if result.is_finished and index in pods and not (pods[index].has_ended or pods[index].is_terminating)
     )
     missing = [index for index, result in enumerate(results) if not result.is_finished and index not in pods]
+    is_live = any(not pod.has_ended for pod in pods.values())
     ruling = _Ruling(
         results=results,
-        actions=overdue,
+        actions=(*_wall(test, seen, settings), *overdue) if is_live else overdue,
         waiting=_trouble(pods, results, now),
         wake_at=earliest(_give_up_at(test, pod) for index, pod in pods.items() if not results[index].is_finished),
     )
@@ -175,7 +176,6 @@ def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: 
     if wrong := pod_violations(subject.image, subject.template, combine(seen.policies)):
         return msgspec.structs.replace(ruling, problem=f"the spec is not allowed: {'; '.join(wrong)}")
     metadata = test.metadata
-    wall = ObjectKey("NetworkPolicy", base_name(metadata))
     try:
         pods = [
             Create(
@@ -186,10 +186,13 @@ def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: 
         ]
     except TemplateError as error:
         return msgspec.structs.replace(ruling, problem=str(error))
-    rendered = testing.trial_wall(test, settings.render)
-    is_up = wall in seen.objects and not has_drifted(seen.objects[wall], rendered)
-    walls = () if is_up else (Apply(key=wall, manifest=rendered),)
+    walls = [wall for wall in _wall(test, seen, settings) if wall not in ruling.actions]
     return msgspec.structs.replace(ruling, actions=(*ruling.actions, *walls, *pods))
+
+
+def _wall(test: InferenceTest, seen: TestSeen, settings: PlanSettings) -> tuple[Apply, ...]:
+    key = ObjectKey("NetworkPolicy", base_name(test.metadata))
+    return repair(key, testing.trial_wall(test, settings.render), seen.objects)
 
 
 def _subject(test: InferenceTest, environment: AnyEnvironment | None) -> testing.Subject | _Ruling:

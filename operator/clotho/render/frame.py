@@ -54,6 +54,16 @@ def finish(pod: Manifest, template: dict[str, Any], path: str, settings: RenderS
     return pod
 
 
+def template_problem(template: dict[str, Any], path: str, settings: RenderSettings) -> str:
+    """Why no pod can have this template, whatever the pod; empty when one can."""
+    metadata = {"name": "any", "namespace": "any", "ownerReferences": [], "labels": {}}
+    try:
+        finish(pod(metadata, {"containers": [{"name": MAIN, "image": "any"}]}, settings), template, path, settings)
+    except TemplateError as error:
+        return str(error)
+    return ""
+
+
 def _object(value: Any, path: str) -> Manifest:
     if value is None:
         return {}

@@ -14,4 +14,5 @@ class RenderSettings(Struct, frozen=True, kw_only=True):
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     cluster_domain: str = "cluster.local"
+    test_namespaces: tuple[str, ...] = ()  # others with model servers that inference tests may reach
     test_networks: tuple[str, ...] = ()  # private networks with model servers that inference tests may reach

@@ -109,17 +109,25 @@ def _key(model: TestedModel, default_secret: str) -> list[Manifest]:
 
 
 def address_problems(test: InferenceTest, settings: RenderSettings) -> tuple[str, ...]:
-    """Private addresses are nodes, Services, the Kubernetes API and metadata services: the administrator opens them."""
-    found = ((index, _address_problem(_server(model)[0], settings)) for index, model in enumerate(test.spec.models))
+    """Private addresses are nodes, Services, the Kubernetes API and metadata services; Services of other namespaces
+    are other people's. The administrator opens both."""
+    own = test.metadata.namespace
+    found = (
+        (index, _address_problem(_server(model)[0], own, settings)) for index, model in enumerate(test.spec.models)
+    )
     return tuple(f"models[{index}].baseUrl: {problem}" for index, problem in found if problem)
 
 
-def _address_problem(host: str, settings: RenderSettings) -> str:
+def _address_problem(host: str, own_namespace: str, settings: RenderSettings) -> str:
     try:
         address = ipaddress.IPv4Address(host)
     except ValueError:
-        is_odd = _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2])
-        return f"{host} is neither a name nor an address of four numbers" if is_odd else ""
+        if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
+            return f"{host} is neither a name nor an address of four numbers"
+        labels = _labels(host, settings)
+        if len(labels) > 1 and labels[-1] == "svc" and not _is_open(labels[-2], own_namespace, settings):
+            return f"{host} is in another namespace; have the administrator add {labels[-2]} to runs.testNamespaces"
+        return ""
     is_private = any(address in ipaddress.IPv4Network(network) for network in _PRIVATE)
     opened = [ipaddress.ip_network(network) for network in settings.test_networks]
     if is_private and not any(address in network for network in opened):
@@ -160,15 +168,23 @@ def _peers(host: str, namespace: str, settings: RenderSettings) -> list[Manifest
         pass
     else:
         return [{"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}]
-    labels = host.removesuffix(".").removesuffix(f".{settings.cluster_domain}").split(".")
+    labels = _labels(host, settings)
     if len(labels) == 1:
         return [_pods_of(namespace)]
     if labels[-1] == "svc":
         return [_pods_of(labels[-2])]
     reachable = [{"ipBlock": {"cidr": cidr}} for cidr in settings.test_networks]
-    if len(labels) == 2:  # `server.namespace`, or a short public name
+    if len(labels) == 2 and _is_open(labels[1], namespace, settings):  # `server.namespace`, or a short public name
         reachable.append(_pods_of(labels[1]))
     return [*_PUBLIC, *reachable]
+
+
+def _labels(host: str, settings: RenderSettings) -> list[str]:
+    return host.removesuffix(".").removesuffix(f".{settings.cluster_domain}").split(".")
+
+
+def _is_open(namespace: str, own_namespace: str, settings: RenderSettings) -> bool:
+    return namespace == own_namespace or namespace in settings.test_namespaces
 
 
 _PUBLIC: Final[list[Manifest]] = [

@@ -277,3 +277,33 @@ def test_a_config_that_its_own_code_refuses_is_reported_at_once_and_fixed_withou
     world.change(config={"group_size": 4})
     world.settle()
     assert (world.verdict, world.pods_made) == ("Current", 1)
+
+
+def wall_of(world: Catalogue) -> ObjectKey:
+    return next(key for key in world.objects if key.kind == "NetworkPolicy")
+
+
+def test_network_policy_is_repaired_while_the_pod_is_alive() -> None:
+    world = Catalogue()
+    world.settle()
+    key = wall_of(world)
+    edited = {**world.objects[key].spec, "egress": [{}]}
+    world.objects[key] = msgspec.structs.replace(world.objects[key], spec=edited)
+    (repair,) = world.reconcile().actions
+    assert isinstance(repair, Apply)
+    assert repair.manifest["spec"]["egress"] == []
+    del world.objects[key]
+    assert [action.key for action in world.reconcile().actions] == [key]
+    world.settle()
+
+
+def test_a_template_that_no_pod_can_have_is_refused_before_anything_is_imported() -> None:
+    unsafe = {"spec": {"containers": [{"name": "main", "securityContext": {"privileged": True}}]}}
+    world = Catalogue(template=unsafe)
+    world.settle()
+    assert (world.verdict, world.pods_made) == ("Failed", 0)
+    assert "spec.template: spec.containers[main].securityContext.privileged must not be set" in world.message
+    world = described()
+    world.change(template=unsafe)
+    world.settle()
+    assert world.verdict == "Failed"

@@ -311,3 +311,17 @@ def test_exit_code_zero_without_results_is_no_success() -> None:
     world.pod(0)["status"] = {"phase": "Succeeded", "containerStatuses": containers}
     world.settle()
     assert (world.phase, world.model(0)["phase"]) == ("Failed", "Failed")
+
+
+def test_network_policy_is_repaired_while_a_pod_is_alive() -> None:
+    world = World(environment())
+    world.settle()
+    (key,) = world.objects
+    world.objects[key] = msgspec.structs.replace(world.objects[key], spec={"egress": [{}]})
+    (repair,) = world.reconcile().actions
+    assert isinstance(repair, Apply)
+    assert repair.key == key
+    for index in range(3):
+        world.end(index, "Finished", trial={"stepsTested": 1, "completions": 2, "correct": 1})
+    del world.objects[key]
+    assert world.plan().actions == (), "nothing is left to protect"

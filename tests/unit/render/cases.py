@@ -14,6 +14,7 @@ Body = dict[str, Any]
 SETTINGS = RenderSettings(
     images=Images(api_server="api-server:test", trainer="trainer:test", environment="environment:test"),
     image_pull_secrets=("registry",),
+    test_namespaces=("models",),
 )
 
 CASES: dict[str, Body] = {

@@ -51,6 +51,8 @@ def reaches(rule: Body, address: str) -> bool:
     ("url", "port", "expected"),
     [
         ("http://server:8001/v1", 8001, ["team"]),
+        ("http://server.team:8001/v1", 8001, ["team"]),
+        ("http://server.other:8001/v1", 8001, []),
         ("http://server.models:8001/v1", 8001, ["models"]),
         ("http://server.models.svc:8001/v1", 8001, ["models"]),
         ("http://pod.server.models.svc.cluster.local:8001/v1", 8001, ["models"]),
@@ -59,7 +61,7 @@ def reaches(rule: Body, address: str) -> bool:
     ],
 )
 def test_each_name_opens_its_own_port_and_place(url: str, port: int, expected: list[str]) -> None:
-    rule, dns = wall_of(url)
+    rule, dns = wall_of(url, settings=RenderSettings(test_namespaces=("models",)))
     assert [each["port"] for each in rule["ports"]] == [port]
     assert namespaces(rule) == expected
     assert {each["port"] for each in dns["ports"]} == {53}
@@ -106,7 +108,21 @@ def test_unusual_notations_of_ip_addresses_are_refused(host: str) -> None:
     assert problem == f"models[0].baseUrl: {host} is neither a name nor an address of four numbers"
 
 
-@pytest.mark.parametrize("host", ["104.18.2.115", "server", "server.models.svc", "openrouter.example.ai", "qwen3"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("server.other.svc", "server.other.svc.cluster.local", "server.other.svc.cluster.local."),
+        *("kubernetes.default.svc", "SERVER.OTHER.SVC", "other.svc", "team.other.svc", "a.team.other.svc"),
+    ],
+)
+def test_services_of_other_namespaces_need_the_administrator(host: str) -> None:
+    (problem,) = problems_of(f"http://{host}:8000/v1")
+    assert "is in another namespace; have the administrator add" in problem
+    opened = RenderSettings(test_namespaces=("other", "default"))
+    assert problems_of(f"http://{host}:8000/v1", settings=opened) == ()
+
+
+@pytest.mark.parametrize("host", ["104.18.2.115", "server", "server.team.svc", "svc", "openrouter.example.ai", "qwen3"])
 def test_names_and_public_addresses_are_allowed(host: str) -> None:
     assert problems_of(f"http://{host}:8000/v1") == ()
 

@@ -24,7 +24,7 @@ from clotho.plan.run.refusal import plan_refusal, refuse
 from clotho.plan.run.restarts import Accounting, account_for_failures, delete_due
 from clotho.plan.run.situation import Decision, Situation, fail
 from clotho.plan.run.stall import StallCheck, find_stall
-from clotho.plan.run.startup import make_missing, remove_surplus
+from clotho.plan.run.startup import make_missing, remove_surplus, unrenderable_templates
 from clotho.plan.run.status import compose, phase_events, write_time
 from clotho.plan.run.stop import stop_in_order, tidy_up
 from clotho.plan.run.suspend import resumed
@@ -120,7 +120,7 @@ def _problems(situation: Situation) -> tuple[str, ...]:
     return (
         *situation.violations,
         *spec_problems(run.metadata.name, run.spec),
-        *template_violations(run.spec, situation.policy),
+        *(template_violations(run.spec, situation.policy) or unrenderable_templates(situation)),
     )
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
-from clotho.plan.drift import has_drifted
+from clotho.plan.drift import repair
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, delete_pod
 from clotho.plan.pods import Pod
 from clotho.plan.run.completion import has_trained_enough
@@ -15,6 +15,7 @@ from clotho.plan.run.situation import Situation
 from clotho.plan.run.stop import delete_live, stages
 from clotho.render import objects, pods
 from clotho.render.config import run_config
+from clotho.render.merge import TemplateError
 from clotho.render.names import base_name, claim_name, pod_name
 
 _CREATED_TOGETHER: Final = timedelta(seconds=2)  # whole seconds, by the clocks of two API servers
@@ -34,10 +35,7 @@ def _objects(situation: Situation) -> Iterator[Action]:
     if run.spec.trainer.disruption_budget:
         makers.append(("PodDisruptionBudget", objects.disruption_budget))
     for kind, make in makers:
-        key, manifest = ObjectKey(kind, base), make(run)
-        seen = situation.observed.objects.get(key)
-        if seen is None or (not seen.is_terminating and has_drifted(seen, manifest)):
-            yield Apply(key=key, manifest=manifest)
+        yield from repair(ObjectKey(kind, base), make(run), situation.observed.objects)
     yield from _claims(situation)
 
 
@@ -88,6 +86,21 @@ def _render(situation: Situation, component: RunComponent, index: int, restarts:
         return pods.trainer_pod(run, settings, restarts, run.status.attempt + 1)
     spec = next(each for each in run.spec.environments if each.name == component.name)
     return pods.environment_pod(run, spec, index, settings, restarts)
+
+
+def unrenderable_templates(situation: Situation) -> tuple[str, ...]:
+    """Of a run without pods, so that a template is refused before the run is queued or waits for anything."""
+    if any(component.pods for component in situation.components):
+        return ()
+    return tuple(problem for component in situation.components if (problem := _template_problem(situation, component)))
+
+
+def _template_problem(situation: Situation, component: RunComponent) -> str:
+    try:
+        _render(situation, component, 0, 0)
+    except TemplateError as error:
+        return str(error)
+    return ""
 
 
 def remove_surplus(situation: Situation) -> tuple[Delete, ...]:

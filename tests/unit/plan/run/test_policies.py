@@ -49,6 +49,29 @@ def test_every_policy_violation_of_a_run_is_reported_at_once() -> None:
     assert world.now_status.policy is None
 
 
+PRIVILEGED = {"spec": {"containers": [{"name": "main", "securityContext": {"privileged": True}}]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"trainer": {"template": PRIVILEGED}}, "spec.trainer.template"),
+        ({"apiServer": {"template": PRIVILEGED}}, "spec.apiServer.template"),
+        (
+            {"environments": [{"name": "letters", "replicas": 0, "template": PRIVILEGED}]},
+            "spec.environments.letters.template",
+        ),
+    ],
+)
+def test_a_template_that_cannot_be_rendered_is_refused_while_the_run_is_queued(changes: Any, where: str) -> None:
+    world = governed(policy(limits={"activeRuns": 1}), **changes)
+    world.runs_ahead = 1
+    world.settle()
+    truth, message = accepted(world)
+    assert truth == "False"
+    assert f"{where}: spec.containers[main].securityContext.privileged must not be set" in message
+
+
 def test_policies_override_and_limit_what_an_environment_sets() -> None:
     asked = {"environments": [{"name": "letters", "environmentName": "shelf"}]}
     world = governed(policy(locked={"environmentConfig": {"level": 1}}, limits={"images": ["ours/*"]}), **asked)
