@@ -22,5 +22,5 @@ rm -f bitsandbytes/*rocm* bitsandbytes/*xpu* bitsandbytes/*cuda118* bitsandbytes
 find . -name __pycache__ -type d -prune -exec rm -rf {} +
 cd - > /dev/null
 mkdir -p "$out"
-XZ_OPT='-3 -T1' tar -C "$work" -cJf "$out/packages.tar.xz" packages
+XZ_OPT='-6 -T1' tar -C "$work" -cJf "$out/packages.tar.xz" packages
 du -m "$out/packages.tar.xz"
