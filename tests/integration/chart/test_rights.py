@@ -1,6 +1,7 @@
 """The operator's rights against the API server's audit log: nothing was refused, and nothing is granted in vain."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,12 @@ def right(entry: dict[str, Any]) -> Right:
     return target.get("apiGroup", ""), resource, entry["verb"]
 
 
+def secrets_read(entries: list[dict[str, Any]]) -> set[str]:
+    """Their names, without the run's id at the end."""
+    reads = [e["objectRef"] for e in entries if e["objectRef"]["resource"] == "secrets" and e["verb"] == "get"]
+    return {re.sub(r"-[0-9a-f]{8}$", "", each["name"]) for each in reads}
+
+
 @pytest.mark.parametrize("mode", ["cluster", "namespaced"])
 async def test_rights_are_exactly_what_is_used(
     mode: str,
@@ -65,6 +72,7 @@ async def test_rights_are_exactly_what_is_used(
     entries = requests_of(control_plane.audit_log, installed.user)
     refused = {right(e) for e in entries if e["annotations"].get("authorization.k8s.io/decision") != "allow"}
     assert refused == set()
+    assert secrets_read(entries) <= {"r", "not-there"}, "Secrets of others were read"
     made_by_apply = {
         (*right(e)[:2], "create") for e in entries if e["verb"] == "patch" and e["responseStatus"]["code"] == 201
     }
@@ -75,7 +83,12 @@ async def test_rights_are_exactly_what_is_used(
 
 async def use_every_feature(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
     """A run with claims, a budget, a crash, more steps, an end, and its expiry; then the catalogue."""
-    options = {"storage": {"retain": False}, "trainer": {"disruptionBudget": True}, "restarts": {"backoffSeconds": 0}}
+    options = {
+        "model": {"name": "tiny", "secretName": "hub"},
+        "storage": {"retain": False},
+        "trainer": {"disruptionBudget": True},
+        "restarts": {"backoffSeconds": 0},
+    }
     await cluster.create_run("r", **options)
     await cluster.until_phase("Running", "r")
     pod = next(p for p in await cluster.pods("r") if p["metadata"]["name"].endswith("-trainer"))

@@ -27,6 +27,7 @@ EVERYTHING = (
     "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring",
     "nodeSelector.kind=cpu",
 )
+PLURALS = ("trainingruns", "environments", "inferencetests", "trainingpolicies")
 MONITORS = ("serviceMonitor", "podMonitor", "alerts")
 
 
@@ -100,6 +101,45 @@ def test_no_role_has_a_wildcard(render: Render, values: tuple[str, ...]) -> None
     for role in roles:
         for rule in role["rules"]:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], role["metadata"]["name"]
+
+
+def operator_rules(render: Render) -> list[Manifest]:
+    """Of the operator alone: other roles are for people."""
+    bindings = [item for item in render() if item["kind"] in ("ClusterRoleBinding", "RoleBinding")]
+    names = {(item["roleRef"]["kind"], item["roleRef"]["name"]) for item in bindings}
+    roles = [item for item in render() if (item["kind"], item["metadata"]["name"]) in names]
+    return [rule for role in roles for rule in role["rules"]]
+
+
+def test_the_operator_cannot_list_secrets_or_change_rights(render: Render) -> None:
+    verbs: dict[str, set[str]] = {}
+    for rule in operator_rules(render):
+        for resource in rule["resources"]:
+            verbs.setdefault(resource, set()).update(rule["verbs"])
+    assert verbs["secrets"] == {"get", "create", "patch"}
+    assert verbs["configmaps"] == {"get"}
+    kinds_of_ours = {f"{plural}{part}" for plural in PLURALS for part in ("", "/status")}
+    assert set(verbs) - kinds_of_ours == {
+        *("pods", "services", "secrets", "configmaps", "persistentvolumeclaims", "events"),
+        *("networkpolicies", "poddisruptionbudgets", "leases"),
+    }
+
+
+def test_the_operators_network_policy_opens_only_what_it_uses(render: Render) -> None:
+    objects = render("networkPolicy.apiServerPorts={6443}")
+    spec = one(objects, "NetworkPolicy")["spec"]
+    assert spec["podSelector"]["matchLabels"].items() <= pod_of(objects)["metadata"]["labels"].items()
+    assert sorted(spec["policyTypes"]) == ["Egress", "Ingress"]
+    assert [port["port"] for rule in spec["ingress"] for port in rule["ports"]] == [8080]
+    assert [port["containerPort"] for each in pod_of(objects)["spec"]["containers"] for port in each["ports"]] == [8080]
+    anywhere = [port["port"] for rule in spec["egress"] if "to" not in rule for port in rule["ports"]]
+    assert sorted(set(anywhere)) == [53, 6443]
+    to_pods = {
+        rule["to"][0]["podSelector"]["matchExpressions"][0]["key"]: [port["port"] for port in rule["ports"]]
+        for rule in spec["egress"]
+        if "to" in rule
+    }
+    assert to_pods == {"clotho.dev/run": [8000, 8001, 8002], "clotho.dev/described-environment": [8003]}
 
 
 def test_namespaced_mode_has_no_cluster_wide_right(render: Render) -> None:

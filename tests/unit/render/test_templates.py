@@ -111,6 +111,11 @@ def test_pods_are_restricted_whatever_the_namespace_allows(template: Body, words
     assert words in str(refusal.value)
 
 
+def test_a_template_may_ask_for_a_writable_root_filesystem() -> None:
+    (container,) = trainer_pod(context(readOnlyRootFilesystem=False))["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is False
+
+
 @pytest.mark.parametrize(
     "template",
     [
