@@ -1,9 +1,9 @@
 """What an export says while it works (`/progress`), and what it leaves behind (termination message, manifest.json)."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from clotho_contract import untrusted
 from clotho_contract.progress import Count
@@ -13,7 +13,7 @@ ExportState = Literal["reading", "writing", "verifying", "uploading", "registeri
 
 class ExportProgress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     state: ExportState
-    artifact: str = ""  # what is being made or sent: `safetensors`, `model-q8_0.gguf`
+    artifact: Annotated[str, Meta(max_length=255)] = ""  # what is being made or sent: `safetensors`, `model-q8_0.gguf`
     done_bytes: Count = 0
     total_bytes: Count = 0  # 0 while it is unknown
 

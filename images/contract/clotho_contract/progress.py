@@ -9,6 +9,7 @@ from clotho_contract import untrusted
 
 State = Literal["loading", "waiting", "compiling", "training", "saving", "finished"]
 LARGEST_FIGURE: Final = 1e15
+LONGEST_TEXT: Final = 4096
 Count = Annotated[int, Meta(ge=0, le=2**53)]  # what JSON and Prometheus can count exactly
 
 
@@ -50,7 +51,8 @@ def encode(progress: Progress) -> bytes:
 
 
 def bounded(progress: Progress) -> Progress:
-    """Untrusted code may have written it: figures that no trainer can mean are left out."""
+    """Untrusted code may have written it: figures and texts that no trainer can mean are left out."""
+    saved, url = progress.checkpoint, progress.wandb_url
     return msgspec.structs.replace(
         progress,
         reward_mean=_within(progress.reward_mean, -LARGEST_FIGURE),
@@ -58,6 +60,8 @@ def bounded(progress: Progress) -> Progress:
         percent_correct=_within(progress.percent_correct),
         tokens_per_second=_within(progress.tokens_per_second),
         seconds_per_step=_within(progress.seconds_per_step),
+        checkpoint=saved if saved and len(saved.path) <= LONGEST_TEXT else None,
+        wandb_url=url if url and len(url) <= LONGEST_TEXT else None,
         history=tuple(
             HistorySample(
                 step=sample.step,

@@ -111,25 +111,35 @@ _NEVER: Final[dict[str, str]] = {
 _OUR_LABELS: Final = frozenset(
     f"app.kubernetes.io/{name}" for name in ("name", "instance", "part-of", "managed-by", "component")
 )
-# Annotations that weaken a container's profile, or attach a network that no NetworkPolicy sees.
+# Annotations that weaken a container's profile.
 _WEAKENING: Final = (
     "container.apparmor.security.beta.kubernetes.io/",
     "container.seccomp.security.alpha.kubernetes.io/",
 )
-_NETWORKS: Final = "k8s.v1.cni.cncf.io/"
+# Annotations by which network plugins attach other networks, and container runtimes hand out devices of the node.
+_GRANTING: Final = (
+    *("k8s.v1.cni.cncf.io/", "v1.multus-cni.io/", "cni.projectcalico.org/", "k8s.ovn.org/"),
+    *("cdi.k8s.io/", "io.kubernetes.cri-o.", "io.katacontainers.", "io.containerd."),
+)
+_GRANTING_DOMAINS: Final = (".nri.io", ".crio.io", ".noderesource.dev")
 
 
 def template_problems(where: str, template: Tree, permitted: frozenset[str] = frozenset()) -> Iterator[str]:
     """One sentence for each field that the template may not set. `where` is the template's own place in the spec."""
     yield from forbidden_problems(where, template)
     annotations = map(str, _dict(_dict(template.get("metadata")).get("annotations")))
-    names = [*_fields(template), *(name for name in annotations if name.startswith(_NETWORKS))]
+    names = [*_fields(template), *filter(_is_granting, annotations)]
     for name in names:
         if name not in _NEVER and name not in permitted:
             yield (
                 f"{where}: {name} is not allowed in a template; a TrainingPolicy can permit it with "
                 "permissions.templateFields"
             )
+
+
+def _is_granting(annotation: str) -> bool:
+    domain, _, _ = annotation.partition("/")
+    return annotation.startswith(_GRANTING) or domain.endswith(_GRANTING_DOMAINS)
 
 
 def forbidden_problems(where: str, template: Tree) -> Iterator[str]:

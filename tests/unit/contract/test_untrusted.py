@@ -37,5 +37,14 @@ def test_figures_that_no_trainer_can_mean_are_left_out() -> None:
     assert ended.progress == found
 
 
+def test_texts_that_would_fill_a_status_are_left_out() -> None:
+    long = "x" * 5000
+    wild = {"state": "training", "step": 3, "totalSteps": 9, "wandbUrl": long, "checkpoint": {"step": 1, "path": long}}
+    found = progress.decode(msgspec.json.encode(wild))
+    assert (found.wandb_url, found.checkpoint) == (None, None)
+    with pytest.raises(msgspec.ValidationError):
+        exports.decode(msgspec.json.encode({"state": "writing", "artifact": long}))
+
+
 def test_negative_step_in_a_termination_message_is_refused() -> None:
     assert termination.decode('{"reason": "Finished", "message": "", "step": -1}') is None

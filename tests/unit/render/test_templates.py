@@ -143,7 +143,17 @@ def test_removed_security_settings_are_restored(template: Body) -> None:
         (volume(csi={"driver": "d"}), "volumes.csi"),
         (volume(nfs={"server": "s", "path": "/"}), "volumes.nfs"),
         (volume(projected={"sources": [{"clusterTrustBundle": {}}]}), "volumes.projected.clusterTrustBundle"),
-        ({"metadata": {"annotations": {"k8s.v1.cni.cncf.io/networks": "rdma"}}}, "k8s.v1.cni.cncf.io/networks"),
+        *(
+            ({"metadata": {"annotations": {name: "x"}}}, name)
+            for name in (
+                *(
+                    "k8s.v1.cni.cncf.io/networks",
+                    "v1.multus-cni.io/default-network",
+                    "cni.projectcalico.org/floatingIPs",
+                ),
+                *("cdi.k8s.io/gpus", "io.kubernetes.cri-o.Devices", "devices.nri.io/container.main", "irq.crio.io/x"),
+            )
+        ),
     ],
 )
 def test_other_fields_require_a_permission(template: Body, name: str) -> None:
