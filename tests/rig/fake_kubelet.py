@@ -21,7 +21,7 @@ PORTS = (8000, 8001, 8002, 8003)
 class FakeKubelet:
     """Pods become ready at once unless `makes_ready` is false, and answer with `progress` and `queue`.
 
-    `may_finish(pod)`: whether a pod that is being deleted may end now.
+    `may_bind(pod)`: whether there is a node for it. `may_finish(pod)`: whether a pod that is being deleted may end now.
     """
 
     def __init__(self, cluster: ClusterAccess) -> None:
@@ -29,6 +29,7 @@ class FakeKubelet:
         self._node = f"fake-{cluster.namespace}"
         self.binds = True
         self.makes_ready = True
+        self.may_bind: Callable[[Body], bool] = lambda _: True
         self.may_finish: Callable[[Body], bool] = lambda _: True
         self.progress: Body = {"state": "training", "step": 1, "totalSteps": 100, "registered": True, "serving": True}
         self.queue: Body = {"current_step": 1, "queue_size": 0, "environments": [{"name": "letters"}]}
@@ -77,7 +78,7 @@ class FakeKubelet:
                 self.ended.append(component(pod))
                 await self._cluster.delete("pods", name, gracePeriodSeconds=0)
         elif not pod["spec"].get("nodeName"):
-            if self.binds:
+            if self.binds and self.may_bind(pod):
                 await self._bind(name)
         elif self.makes_ready and uid not in self._known and pod["status"].get("phase") == "Pending":
             number = next(_addresses)

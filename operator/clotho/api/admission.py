@@ -22,6 +22,7 @@ _SPECS: Final = "oldObject == null ? [object.spec] : [object.spec, oldObject.spe
 _PROBLEMS: Final = "variables.found[0].filter(p, variables.found.size() == 1 || !(p in variables.found[1]))"
 
 _ENVIRONMENTS: Final = "spec.?environments.orValue([])"
+_TRAINERS: Final = "spec.?trainer.?replicas.orValue(1)"
 _CONTAINERS: Final = "(t.pod.?containers.orValue([]) + t.pod.?initContainers.orValue([]))"
 _TEMPLATES: Final = f"""(
   [
@@ -72,16 +73,21 @@ def _locked_config() -> str:
 
 
 def _limit(name: str, asked: str, limit: str) -> str:
-    words = _text(f"{name}: %d is more than %d, the limit of {_BY}", asked, "v")
+    """`name` is an expression as well."""
+    words = _text(f"%s: %d is more than %d, the limit of {_BY}", name, asked, "v")
     return f"?params.spec.?limits.?{limit}.optFlatMap(v, {asked} > v ?\n    optional.of({words}) : optional.none())"
 
 
 def _limits() -> str:
     numbers = (
-        _limit("training.steps", "spec.training.steps", "steps"),
-        _limit("trainer.gpus", "spec.?trainer.?gpus.orValue(1)", "gpus"),
+        _limit("'training.steps'", "spec.training.steps", "steps"),
         _limit(
-            "environments: the sum of replicas", f"{_ENVIRONMENTS}.map(e, e.?replicas.orValue(1)).sum()", "replicas"
+            f"({_TRAINERS} > 1 ? 'trainer.gpus of all replicas' : 'trainer.gpus')",
+            f"{_TRAINERS} * spec.?trainer.?gpus.orValue(1)",
+            "gpus",
+        ),
+        _limit(
+            "'environments: the sum of replicas'", f"{_ENVIRONMENTS}.map(e, e.?replicas.orValue(1)).sum()", "replicas"
         ),
         _models(),
     )

@@ -128,10 +128,11 @@ def _not_the_locked(name: str, given: object, locked: object, policy: PolicyInFo
 
 def _excesses(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
     limits = policy.limits
-    replicas = sum(environment.replicas for environment in spec.environments)
+    trainer, replicas = spec.trainer, sum(environment.replicas for environment in spec.environments)
+    gpus = "trainer.gpus of all replicas" if trainer.replicas > 1 else "trainer.gpus"
     for name, asked, limit in (
         ("training.steps", spec.training.steps, limits.steps),
-        ("trainer.gpus", spec.trainer.gpus, limits.gpus),
+        (gpus, trainer.replicas * trainer.gpus, limits.gpus),
         ("environments: the sum of replicas", replicas, limits.replicas),
     ):
         if limit is not None and asked > limit:

@@ -72,6 +72,19 @@ _UNEVEN_MESSAGE: Final = (
     f"? '%d or %d'.format([{_BELOW}, {_BELOW} + {_GROUP}]) : '%d'.format([{_GROUP}])]))[0]"
 )
 
+TINKER_RANKS: Final = (
+    "training.backend tinker trains on the Tinker service: trainer.replicas must be 1 and trainer.gpus at most 1"
+)
+INLINE_RANKS: Final = (
+    "inline runs train on one rank: trainer.replicas must be 1 and trainer.gpus at most 1; "
+    "runs with environments can use more"
+)
+VLLM_RANKS: Final = (
+    "inference.engine vllm serves one rank: trainer.replicas must be 1 and trainer.gpus at most "
+    "inference.vllm.tensorParallel; the other engines serve from every rank"
+)
+_ONE_RANK: Final = "(self.trainer.replicas == 1 && self.trainer.gpus <= 1)"
+
 RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "": (
         NAME_RULE,
@@ -109,6 +122,14 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             rule="self.training.backend != 'tinker' "
             "|| (has(self.trainer.tinkerSecretName) && self.trainer.tinkerSecretName != '')",
             message="trainer.tinkerSecretName is needed by training.backend tinker: the Secret with TINKER_API_KEY",
+            field="trainer",
+        ),
+        Rule(rule=f"self.training.backend != 'tinker' || {_ONE_RANK}", message=TINKER_RANKS, field="trainer"),
+        Rule(rule=f"!has(self.inline) || {_ONE_RANK}", message=INLINE_RANKS, field="trainer"),
+        Rule(
+            rule=f"self.inference.engine != 'vllm' || {_ONE_RANK} "
+            "|| (self.trainer.replicas == 1 && self.trainer.gpus <= self.inference.vllm.tensorParallel)",
+            message=VLLM_RANKS,
             field="trainer",
         ),
         Rule(

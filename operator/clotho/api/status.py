@@ -98,11 +98,31 @@ class ComponentStatus(StatusPart, frozen=True):
     retries: Annotated[tuple[Retry, ...], Meta(description="Pods that wait for their replacement.")] = ()
 
 
+class GangStatus(StatusPart, frozen=True):
+    """A trainer of several pods, which are replaced together."""
+
+    retired_attempt: Annotated[
+        int, Meta(description="The pods of this attempt, and of earlier ones, are being replaced or are gone.")
+    ] = 0
+    retry_at: Annotated[datetime | None, Meta(description="The next attempt starts no earlier.")] = None
+    releases: Annotated[
+        int, Meta(description="Times in a row that pods were removed because there was no node for the others.")
+    ] = 0
+
+
+class TrainerStatus(ComponentStatus, frozen=True):
+    """The trainer."""
+
+    ranks: Annotated[str, Meta(description="Ranks ready and asked for, as 15/16, where there are several.")] = ""
+    message: Annotated[str, Meta(description="Which of several pods is not ready, where, and why.")] = ""
+    gang: GangStatus | None = None
+
+
 class Components(StatusPart, frozen=True):
     """The components of the run."""
 
     api_server: ComponentStatus | None = None
-    trainer: ComponentStatus | None = None
+    trainer: TrainerStatus | None = None
     environments: tuple[ComponentStatus, ...] = ()
     exporter: ComponentStatus | None = None
 
@@ -163,7 +183,7 @@ class ResolvedEnvironment(StatusPart, frozen=True):
 class LimitsInForce(StatusPart, frozen=True):
     """The strictest limits of all TrainingPolicies."""
 
-    gpus: Annotated[int | None, Meta(description="Most GPUs of the trainer.")] = None
+    gpus: Annotated[int | None, Meta(description="Most GPUs of the trainer, all replicas together.")] = None
     replicas: Annotated[int | None, Meta(description="Most pods of all environments together.")] = None
     steps: Annotated[int | None, Meta(description="Most training steps.")] = None
     active_runs: Annotated[int | None, Meta(description="Most active runs of the namespace.")] = None
@@ -217,7 +237,7 @@ class TrainingRunStatus(StatusPart, frozen=True):
     ] = ()
     policy: PolicyInForce | None = None
     queued_since: Annotated[datetime | None, Meta(description="Queued since then.")] = None
-    attempt: Annotated[int, Meta(description="How many trainer pods the run has had.")] = 0
+    attempt: Annotated[int, Meta(description="How many times the trainer was started.")] = 0
     restarts: Annotated[int, Meta(description="Restarts of all components.")] = 0
     checkpoint: Annotated[CheckpointInfo | None, Meta(description="The newest complete checkpoint.")] = None
     stall: StallStatus | None = None

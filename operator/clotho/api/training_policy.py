@@ -23,7 +23,10 @@ class Limits(Settings, frozen=True):
 
     gpus: Annotated[
         Count | None,
-        Meta(description="Most GPUs of a run's trainer. Templates may then ask for no devices of their own."),
+        Meta(
+            description="Most GPUs of a run's trainer, all replicas together. Templates may then ask for no devices of "
+            "their own."
+        ),
     ] = None
     replicas: Annotated[Count | None, Meta(description="Most pods of all environments of a run together.")] = None
     steps: Annotated[PositiveInt | None, Meta(description="Most training steps of a run.")] = None

@@ -10,6 +10,7 @@ from clotho.api.names import KIND, OwnerKind
 from clotho.api.reading import read
 from clotho.api.status import TrainingRunStatus
 from clotho_contract.inline import Code, Dataset, Inline
+from clotho_contract.ranks import Topology
 from clotho_contract.settings import Export, Fraction, Inference, Model, PositiveInt, Settings, Training, Wandb
 from clotho_contract.trajectory import DEFAULT_GROUP_SIZE, group_size_of
 
@@ -136,9 +137,19 @@ class InlineSpec(Inline, frozen=True):
 
 
 class TrainerSpec(Settings, frozen=True):
-    """The pod that trains and serves the policy."""
+    """The pods that train and serve the policy: one rank for each GPU, or one for each pod without GPUs."""
 
-    gpus: Annotated[int, Meta(ge=0, le=64, description="GPUs (nvidia.com/gpu) of the trainer; 0 runs on the CPU.")] = 1
+    replicas: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="Trainer pods, with `gpus` each. They start, restart and stop together, and share every batch.",
+        ),
+    ] = 1
+    gpus: Annotated[
+        int, Meta(ge=0, le=64, description="GPUs (nvidia.com/gpu) of each trainer pod; 0 runs on the CPU.")
+    ] = 1
     disruption_budget: Annotated[
         bool, Meta(description="Create a PodDisruptionBudget, so that draining a node waits for the trainer.")
     ] = False
@@ -252,6 +263,13 @@ class TrainingRunSpec(Settings, frozen=True):
     def is_inline(self) -> bool:
         """The trainer makes the trajectories itself, and is the run's only pod."""
         return self.inline is not None
+
+    @property
+    def topology(self) -> Topology:
+        """The trainer's ranks. A colocated vLLM spreads over the GPUs of its pod by itself: that is one rank."""
+        if self.inference.engine == "vllm":
+            return Topology()
+        return Topology.of(self.trainer.replicas, self.trainer.gpus)
 
 
 class TrainingRun(Struct, frozen=True, kw_only=True):

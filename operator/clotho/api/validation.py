@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from clotho.api.rules import INLINE_RANKS, TINKER_RANKS, VLLM_RANKS
 from clotho.api.training_run import EnvironmentSpec, InlineSpec, TrainingRunSpec
 from clotho_contract.inline import problems as inline_problems
 from clotho_contract.trajectory import batch_size_problem
@@ -28,6 +29,7 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
             yield "training.worldModel needs inline.tools: without tools only the policy writes tokens"
     if spec.training.backend == "tinker" and not spec.trainer.tinker_secret_name:
         yield "trainer.tinkerSecretName is needed by training.backend tinker: the Secret with TINKER_API_KEY"
+    yield from _rank_problems(spec)
     quantization = spec.model.quantization
     if quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):
         yield f"model.quantization {quantization} needs trainer.gpus of at least 1 and training.lora.rank of at least 1"
@@ -44,6 +46,18 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
         yield (
             "tracking.wandb.secretName is needed in mode online: the Secret with WANDB_API_KEY; or set mode to offline"
         )
+
+
+def _rank_problems(spec: TrainingRunSpec) -> Iterator[str]:
+    replicas, gpus = spec.trainer.replicas, spec.trainer.gpus
+    if replicas == 1 and gpus <= 1:
+        return
+    if spec.training.backend == "tinker":
+        yield TINKER_RANKS
+    if spec.is_inline:
+        yield INLINE_RANKS
+    if spec.inference.engine == "vllm" and (replicas > 1 or gpus > spec.inference.vllm.tensor_parallel):
+        yield VLLM_RANKS
 
 
 def _environment_problems(spec: TrainingRunSpec) -> Iterator[str]:

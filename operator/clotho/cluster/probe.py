@@ -84,8 +84,12 @@ def _may_speak(run: TrainingRun) -> bool:
 
 
 def _only(pods: tuple[Pod, ...], component: str) -> Pod | None:
-    """The newest running pod with an address."""
-    found = [p for p in pods if p.component == component and p.status.pod_ip and p.status.phase == "Running"]
+    """The newest running pod with an address; of several trainer pods, the first, which alone reports progress."""
+    found = [
+        pod
+        for pod in pods
+        if pod.component == component and not pod.is_follower and pod.status.pod_ip and pod.status.phase == "Running"
+    ]
     return max(found, key=lambda pod: pod.attempt, default=None)
 
 
@@ -103,7 +107,7 @@ class Answers:
 
     def keep_termination(self, key: Key, pod: Pod) -> None:
         """A trainer's termination message has its final progress: that counts as its last answer."""
-        words = pod.termination if pod.component == TRAINER else None
+        words = pod.termination if pod.component == TRAINER and not pod.is_follower else None
         if words is not None and words.progress is not None:
             final = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=words.progress)
             self.keep(key, msgspec.structs.replace(self.of(key), trainer=final))

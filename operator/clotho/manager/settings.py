@@ -64,6 +64,13 @@ class Reconcile(_Group, frozen=True):
     settle_seconds: Annotated[
         Seconds, Meta(description="Small changes of a status wait this long, so that several share one write.")
     ] = 3.0
+    placement_seconds: Annotated[
+        Count,
+        Meta(
+            description="A trainer of several pods of which some have no node after this long is removed and tried "
+            "again later; with jitter."
+        ),
+    ] = 600
     retry_seconds: Annotated[Seconds, Meta(description="Wait after a first failure; doubles, with jitter.")] = 0.2
     retry_limit_seconds: Annotated[Seconds, Meta(description="Longest wait between two attempts.")] = 60.0
 
@@ -165,6 +172,7 @@ def plan_settings(settings: Settings) -> PlanSettings:
         ),
         progress_interval_seconds=settings.reconcile.progress_seconds,
         settle_seconds=settings.reconcile.settle_seconds,
+        placement_seconds=settings.reconcile.placement_seconds,
     )
 
 

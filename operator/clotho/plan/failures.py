@@ -26,7 +26,7 @@ _INFRASTRUCTURE: Final = {
     "NodeAffinity": "NotAdmitted",
     "UnexpectedAdmissionError": "NotAdmitted",
 }
-_DEPENDENCY: Final = "DependencyUnavailable"
+DEPENDENCY: Final = "DependencyUnavailable"
 _MESSAGE_LIMIT: Final = 500
 
 
@@ -40,7 +40,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
     @property
     def is_dependency(self) -> bool:
-        return self.reason == _DEPENDENCY
+        return self.reason == DEPENDENCY
 
 
 def classify(title: str, pod: Pod) -> Failure:
@@ -82,7 +82,7 @@ def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminat
         explanation=f"{title}{where} failed{step} ({words.reason}): {_clip(words.message).rstrip('.')}",
         exit_code=state.exit_code,
         is_permanent=words.reason in termination.PERMANENT,
-        is_infrastructure=words.reason == _DEPENDENCY,
+        is_infrastructure=words.reason == DEPENDENCY,
     )
 
 

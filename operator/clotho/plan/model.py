@@ -141,8 +141,13 @@ class Delete(Struct, frozen=True, kw_only=True):
 Action = Create | Apply | Delete
 
 
-def delete_pod(pod: Pod) -> Delete:
-    return Delete(key=ObjectKey("Pod", pod.name), uid=pod.uid, resource_version=pod.metadata.resource_version)
+def delete_pod(pod: Pod, grace_seconds: int | None = None) -> Delete:
+    return Delete(
+        key=ObjectKey("Pod", pod.name),
+        uid=pod.uid,
+        resource_version=pod.metadata.resource_version,
+        grace_seconds=grace_seconds,
+    )
 
 
 class Event(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from clotho.api.names import (
     FINGERPRINT_ANNOTATION,
     INDEX_LABEL,
     RESTARTS_LABEL,
+    TRAINER,
 )
 from clotho_contract import termination
 
@@ -128,6 +129,11 @@ class Pod(Struct, frozen=True, kw_only=True):
     @property
     def index(self) -> int:
         return _number(self.metadata.labels.get(INDEX_LABEL, ""))
+
+    @property
+    def is_follower(self) -> bool:
+        """A trainer pod other than the first, which alone reports and writes checkpoints."""
+        return self.component == TRAINER and self.index > 0
 
     @property
     def attempt(self) -> int:

@@ -12,7 +12,7 @@ from clotho.render.names import host_name, run_id
 from clotho.render.quantity import quantity_bytes
 from clotho_contract import config as contract
 from clotho_contract.inline import Code, Dataset, Inline
-from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT
+from clotho_contract.names import API_SERVER_PORT
 from clotho_contract.settings import Model, Settings, Wandb
 
 
@@ -20,11 +20,14 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
     spec, metadata = run.spec, run.metadata
     wandb, policy = spec.tracking.wandb, run.status.policy
     locked = tuple(sorted(policy.locked.get(ENVIRONMENT_CONFIG, ()))) if policy is not None else ()
+    topology = spec.topology
+    ranks = topology.inference_urls(lambda index: host_name(metadata, TRAINER, cluster_domain, index))
     return contract.RunConfig(
         run=contract.RunIdentity(name=metadata.name, namespace=metadata.namespace, id=run_id(metadata)),
         endpoints=contract.Endpoints(
             api_server=f"http://{host_name(metadata, API_SERVER, cluster_domain)}:{API_SERVER_PORT}",
-            inference=f"http://{host_name(metadata, TRAINER, cluster_domain)}:{INFERENCE_PORT}",
+            inference=ranks[0],
+            inference_ranks=ranks if topology.size > 1 else (),
         ),
         model=_as(Model, spec.model),
         training=spec.training,

@@ -20,7 +20,7 @@ def pod_name(run: Metadata, component: Component, environment: str = "", index: 
     """The same for every attempt: two trainers at once are impossible because two pods of one name are."""
     if component == ENVIRONMENT:
         return f"{base_name(run)}-env-{environment}-{index}"
-    return f"{base_name(run)}-{component}"
+    return f"{base_name(run)}-{_numbered(component, index)}"
 
 
 def exporter_name(run: Metadata, settings: str) -> str:
@@ -32,7 +32,16 @@ def claim_name(run: Metadata, component: Component) -> str:
     return f"{base_name(run)}-{component}"
 
 
-def host_name(run: Metadata, component: Component, cluster_domain: str) -> str:
+def short_host_name(component: Component, index: int = 0) -> str:
     if component not in (API_SERVER, TRAINER):
         raise ValueError(f"{component} pods have no host name of their own")
-    return f"{component}.{base_name(run)}.{run.namespace}.svc.{cluster_domain}"
+    return _numbered(component, index)
+
+
+def host_name(run: Metadata, component: Component, cluster_domain: str, index: int = 0) -> str:
+    return f"{short_host_name(component, index)}.{base_name(run)}.{run.namespace}.svc.{cluster_domain}"
+
+
+def _numbered(component: Component, index: int) -> str:
+    """The first has no number: a trainer of one pod has the same name."""
+    return f"{component}-{index}" if index else component

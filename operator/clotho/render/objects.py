@@ -25,8 +25,10 @@ from clotho_contract.names import (
     ENVIRONMENT_TOKEN_VARIABLE,
     INFERENCE_PORT,
     OPERATOR_TOKEN_VARIABLE,
+    TRAINER_STATUS_PORT,
     TRAINER_TOKEN_VARIABLE,
 )
+from clotho_contract.ranks import inference_port
 
 CONFIG_KEY: Final = "run.yaml"
 ROLE_KEYS: Final = (ENVIRONMENT_TOKEN_VARIABLE, TRAINER_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
@@ -90,11 +92,34 @@ def network_policy(run: TrainingRun) -> Manifest:
             "ingress": [{"ports": tcp(ENVIRONMENT_STATUS_PORT)}],
             "egress": [
                 _egress_to(run, API_SERVER, API_SERVER_PORT),
-                _egress_to(run, TRAINER, INFERENCE_PORT),
+                _egress_to(run, TRAINER, *_inference_ports(run)),
                 egress_to_dns(),
             ],
         },
     }
+
+
+def rank_policy(run: TrainingRun) -> Manifest:
+    """Ranks talk without authentication and on random ports: only the run's own trainers reach those."""
+    trainers = {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: TRAINER})}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": object_metadata(run.metadata, f"{base_name(run.metadata)}-{TRAINER}", component=TRAINER),
+        "spec": {
+            "podSelector": trainers,
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"ports": tcp(TRAINER_STATUS_PORT, *_inference_ports(run))},
+                {"from": [{"podSelector": trainers}], "ports": [{"protocol": "TCP"}]},
+            ],
+        },
+    }
+
+
+def _inference_ports(run: TrainingRun) -> tuple[int, ...]:
+    """Of each trainer pod."""
+    return tuple(map(inference_port, range(run.spec.topology.ranks_per_node)))
 
 
 def egress_to_dns() -> Manifest:
@@ -110,13 +135,13 @@ def egress_to_dns() -> Manifest:
     }
 
 
-def _egress_to(run: TrainingRun, component: Component, port: int) -> Manifest:
+def _egress_to(run: TrainingRun, component: Component, *ports: int) -> Manifest:
     peer = {"podSelector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: component})}}
-    return {"to": [peer], "ports": tcp(port)}
+    return {"to": [peer], "ports": tcp(*ports)}
 
 
-def tcp(port: int) -> list[dict[str, Any]]:
-    return [{"port": port, "protocol": "TCP"}]
+def tcp(*ports: int) -> list[dict[str, Any]]:
+    return [{"port": port, "protocol": "TCP"} for port in ports]
 
 
 def claim(run: TrainingRun, component: Component) -> Manifest:
@@ -137,13 +162,14 @@ def claim(run: TrainingRun, component: Component) -> Manifest:
 
 
 def disruption_budget(run: TrainingRun) -> Manifest:
-    """Draining a node waits until the trainer has ended or somebody decides otherwise."""
+    """Draining a node waits until the trainer has ended or somebody decides otherwise: one pod less ends them all."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": object_metadata(run.metadata, base_name(run.metadata), component=TRAINER),
         "spec": {
-            "minAvailable": 1,  # maxUnavailable is only defined for owners with a scale subresource
+            # maxUnavailable is only defined for owners with a scale subresource
+            "minAvailable": run.spec.trainer.replicas,
             "selector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: TRAINER})},
         },
     }

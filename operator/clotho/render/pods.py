@@ -34,7 +34,7 @@ from clotho.render.containers import (
 )
 from clotho.render.disk import scratch
 from clotho.render.metadata import object_metadata
-from clotho.render.names import base_name, claim_name, pod_name
+from clotho.render.names import base_name, claim_name, host_name, pod_name, short_host_name
 from clotho.render.objects import CONFIG_KEY, TOKEN_KEYS, trainer_claim_name
 from clotho.render.settings import RenderSettings
 from clotho_contract.names import (
@@ -47,11 +47,19 @@ from clotho_contract.names import (
     ENVIRONMENT_STATUS_PORT,
     ENVIRONMENT_TOKEN_VARIABLE,
     ENVIRONMENT_VARIABLE,
-    INFERENCE_PORT,
     OPERATOR_TOKEN_VARIABLE,
     TOKENIZER_PATH,
     TRAINER_STATUS_PORT,
     TRAINER_TOKEN_VARIABLE,
+)
+from clotho_contract.ranks import (
+    NODE_RANK_VARIABLE,
+    NODES_VARIABLE,
+    RANKS_PER_NODE_VARIABLE,
+    RENDEZVOUS_HOST_VARIABLE,
+    RENDEZVOUS_PORT,
+    RENDEZVOUS_PORT_VARIABLE,
+    inference_port,
 )
 
 API_SERVER_GRACE: Final = 30
@@ -59,7 +67,8 @@ TRAINER_GRACE: Final = 300  # for a last checkpoint
 ENVIRONMENT_GRACE: Final = 30
 EXPORTER_GRACE: Final = 30
 MODELS_PATH: Final = "/models"
-_SHARED_MEMORY: Final = {True: "8Gi", False: "1Gi"}  # with GPUs, without
+_WITHOUT_GPUS: Final = resources("250m", "1Gi", {})
+_NETWORK_INTERFACE: Final = "eth0"  # of the pod's own network: left alone, NCCL and gloo may choose another
 
 
 def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) -> Manifest:
@@ -91,30 +100,32 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
     return frame.finish(pod, run.spec.api_server.template, "spec.apiServer.template", settings)
 
 
-def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attempt: int) -> Manifest:
-    gpus = run.spec.trainer.gpus
+def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attempt: int, index: int = 0) -> Manifest:
+    gpus, topology = run.spec.trainer.gpus, run.spec.topology
     inline = tuple(_inline_volumes(run))
-    needs = resources("2", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else resources("250m", "1Gi", {})
+    needs = resources(f"{2 * gpus}", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else _WITHOUT_GPUS
     main = _trainer_container(run, settings, "train", needs)
-    main["env"] += _trainer_tokens(run)
-    main["ports"] = [port("inference", INFERENCE_PORT), *main["ports"]]
+    main["env"] += [*_trainer_tokens(run), *_rank_variables(run, settings, index)]
+    served = [port(_port_name(rank), inference_port(rank)) for rank in range(topology.ranks_per_node)]
+    main["ports"] = [*served, *main["ports"]]
     main["volumeMounts"] += [
         mount("shm", "/dev/shm"),  # noqa: S108 - torch's workers talk through it
         *(mount(name, path, read_only=True) for name, path, _ in inline),
     ]
     spec = {
-        "hostname": TRAINER,
+        "hostname": short_host_name(TRAINER, index),
         "subdomain": base_name(run.metadata),
         "terminationGracePeriodSeconds": TRAINER_GRACE,
         "containers": [main | probes(TRAINER_STATUS_PORT)],
         "volumes": [
-            *_trainer_volumes(run),
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY[gpus > 0]}},
+            *_trainer_volumes(run, has_claim=index == 0),
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{8 * gpus or 1}Gi"}},
             *({"name": name, **volume} for name, _, volume in inline),
         ],
     }
     labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts), ATTEMPT_LABEL: str(attempt)}
-    pod = _pod(run, TRAINER, spec, settings, labels)
+    labels |= {INDEX_LABEL: str(index)} if topology.nodes > 1 else {}
+    pod = _pod(run, TRAINER, spec, settings, labels, pod_name(run.metadata, TRAINER, index=index))
     return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
 
 
@@ -146,10 +157,11 @@ def _trainer_container(run: TrainingRun, settings: RenderSettings, command: str,
     }
 
 
-def _trainer_volumes(run: TrainingRun) -> list[Manifest]:
+def _trainer_volumes(run: TrainingRun, *, has_claim: bool = True) -> list[Manifest]:
+    """One pod has the claim, which most clusters can mount on one node only; the others keep nothing."""
     return [
         *_shared_volumes(run),
-        _claim_or_scratch("data", trainer_claim_name(run), run.spec.storage.size),
+        _claim_or_scratch("data", trainer_claim_name(run) if has_claim else "", run.spec.storage.size),
         # An init container of the template may fill it.
         _claim_or_scratch("models", run.spec.model.claim_name, run.spec.storage.size),
     ]
@@ -219,6 +231,24 @@ def _trainer_tokens(run: TrainingRun) -> list[Manifest]:
     own = [] if run.spec.is_inline else [own_token(secret, TRAINER_TOKEN_VARIABLE)]
     accepted = (ENVIRONMENT_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
     return [*own, *(from_secret(key, secret) for key in accepted)]
+
+
+def _rank_variables(run: TrainingRun, settings: RenderSettings, index: int) -> list[Manifest]:
+    topology = run.spec.topology
+    if topology.size == 1:
+        return []
+    return [
+        value(NODES_VARIABLE, str(topology.nodes)),
+        value(RANKS_PER_NODE_VARIABLE, str(topology.ranks_per_node)),
+        value(NODE_RANK_VARIABLE, str(index)),
+        value(RENDEZVOUS_HOST_VARIABLE, host_name(run.metadata, TRAINER, settings.cluster_domain)),
+        value(RENDEZVOUS_PORT_VARIABLE, str(RENDEZVOUS_PORT)),
+        *(value(f"{library}_SOCKET_IFNAME", _NETWORK_INTERFACE) for library in ("GLOO", "NCCL")),
+    ]
+
+
+def _port_name(local_rank: int) -> str:
+    return f"inference-{local_rank}" if local_rank else "inference"
 
 
 def _inline_volumes(run: TrainingRun) -> Iterator[tuple[str, str, Manifest]]:

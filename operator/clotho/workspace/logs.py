@@ -16,11 +16,12 @@ def component_of(pod: Mapping[str, Any]) -> str:
 
 
 def pod_title(pod: Mapping[str, Any]) -> str:
-    """`trainer`, `api-server`, or an environment's name and index."""
+    """`trainer`, `trainer-1`, `api-server`, or an environment's name and index."""
     labels = pod["metadata"]["labels"]
+    index = labels.get(INDEX_LABEL, "0")
     if environment := labels.get(ENVIRONMENT_LABEL):
-        return f"{environment}-{labels.get(INDEX_LABEL, '0')}"
-    return component_of(pod)
+        return f"{environment}-{index}"
+    return component_of(pod) if index == "0" else f"{component_of(pod)}-{index}"
 
 
 async def read_log(

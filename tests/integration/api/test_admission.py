@@ -56,6 +56,11 @@ def test_valid_runs_are_accepted(team: Kubectl, case: str) -> None:
     assert status == {"observedGeneration": -1, "phase": "Pending", "restarts": 0}
 
 
+def test_examples_are_accepted(team: Kubectl) -> None:
+    files = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
+    team.run("create", "--dry-run=server", *(f"--filename={path}" for path in files))
+
+
 REFUSED: list[tuple[Body, str]] = [
     (
         training(batchSize=130),
@@ -78,6 +83,13 @@ REFUSED: list[tuple[Body, str]] = [
         ),
         "model.quantization fp8 needs trainer.gpus of at least 1 and training.lora.rank of at least 1",
     ),
+    (
+        smallest(training={"steps": 1, "backend": "tinker"}, trainer={"replicas": 2, "tinkerSecretName": "t"}),
+        "training.backend tinker trains on the Tinker service: trainer.replicas must be 1",
+    ),
+    (smallest(inference={"engine": "vllm"}, trainer={"gpus": 2}), "inference.engine vllm serves one rank"),
+    (CASES["inline"] | {"trainer": {"gpus": 8}}, "inline runs train on one rank"),
+    (smallest(trainer={"replicas": 65}), "spec.trainer.replicas in body should be less than or equal to 64"),
     (smallest(inline=CASES["inline"]["inline"]), "a run has either environments or inline, and not both"),
     ({"model": {"name": "m"}, "training": {"steps": 1}}, "a run has either environments or inline, and not both"),
     (

@@ -147,6 +147,7 @@ POOL: dict[str, list[Any]] = {
     "training.seed": [0, 1, 2],
     "inference.temperature": [1, 0.5],
     "trainer.gpus": [1, 2, 4],
+    "trainer.replicas": [1, 2],
     "trainer.template": [
         {},
         {"spec": {"nodeSelector": {"pool": "gpu"}}},

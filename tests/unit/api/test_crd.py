@@ -142,6 +142,15 @@ BAD: list[tuple[Body, str]] = [
         },
         "model.quantization fp8 needs trainer.gpus of at least 1 and training.lora.rank of at least 1",
     ),
+    (
+        {"training": {"steps": 1, "backend": "tinker"}, "trainer": {"replicas": 2, "tinkerSecretName": "t"}},
+        "training.backend tinker trains on the Tinker service: trainer.replicas must be 1 and trainer.gpus at most 1",
+    ),
+    ({"inference": {"engine": "vllm"}, "trainer": {"gpus": 2}}, "inference.engine vllm serves one rank"),
+    (
+        {"inference": {"engine": "vllm", "vllm": {"tensorParallel": 2}}, "trainer": {"replicas": 2, "gpus": 2}},
+        "inference.engine vllm serves one rank",
+    ),
     ({"storage": {"claimName": "c", "ephemeral": True}}, "storage.claimName and storage.ephemeral exclude each other"),
     ({"tracking": {"wandb": {}}}, "tracking.wandb.secretName is needed in mode online"),
     ({"environments": [{"name": "a"}, {"name": "a"}]}, "environments: a appears more than once"),
@@ -159,6 +168,28 @@ def test_bad_specs_are_refused_with_the_reason(changes: Body, words: str) -> Non
     found = problems("demo", run_of(CASES["smallest"] | changes).spec)
     assert len(found) == 1
     assert words in found[0]
+
+
+@pytest.mark.parametrize("trainer", [{"replicas": 2}, {"gpus": 2}])
+def test_an_inline_run_has_one_rank(trainer: Body) -> None:
+    found = problems("demo", run_of(CASES["inline"] | {"trainer": trainer}).spec)
+    assert [problem.split(":")[0] for problem in found] == ["inline runs train on one rank"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks"),
+    [
+        ({}, 1),
+        ({"trainer": {"gpus": 0, "replicas": 3}}, 3),
+        ({"trainer": {"gpus": 8, "replicas": 2}}, 16),
+        ({"trainer": {"gpus": 8}, "inference": {"engine": "transformers"}}, 8),
+        ({"trainer": {"gpus": 2}, "inference": {"engine": "vllm", "vllm": {"tensorParallel": 2}}}, 1),
+    ],
+)
+def test_replicas_and_gpus_give_the_ranks(changes: Body, ranks: int) -> None:
+    spec = run_of(CASES["smallest"] | changes).spec
+    assert problems("demo", spec) == ()
+    assert spec.topology.size == ranks
 
 
 @pytest.mark.parametrize("name", ["Demo", "8b", "a.b", "a" * 64, "a-"])

@@ -80,6 +80,7 @@ NAMED: list[tuple[Policy, Body, str]] = [
     ),
     (limiting(steps=99), {}, "training.steps: 100 is more than 99, the limit of TrainingPolicy team"),
     (limiting(gpus=1), {"trainer": {"gpus": 2}}, "trainer.gpus: 2 is more than 1, the limit"),
+    (limiting(gpus=8), {"trainer": {"replicas": 2, "gpus": 8}}, "trainer.gpus of all replicas: 16 is more than 8"),
     (limiting(replicas=1), {}, "environments: the sum of replicas: 2 is more than 1"),
     (limiting(models=["meta/*"]), {}, "model.name: Qwen/Qwen3-8B is not among the models of TrainingPolicy team"),
     (

@@ -6,9 +6,10 @@ import pytest
 
 from clotho.cluster.probe import ProbeTimes, pause, questions, queue_status
 from clotho.plan.model import Probe, Probes
+from clotho.plan.pods import parse_pod
 from clotho_contract.api_protocol import ApiStatus, ConnectedEnvironment
 from clotho_contract.progress import Progress
-from rig.objects import a_pod, a_run
+from rig.objects import a_pod, a_run, pod_body
 
 NOW = datetime(2026, 11, 15, 13, 0, tzinfo=UTC)
 PODS = (a_pod("trainer"), a_pod("api-server"), a_pod("environment"))
@@ -28,6 +29,15 @@ def trainer_reported(last_step: datetime | None) -> Probes:
 def test_only_the_trainer_of_a_healthy_run_is_probed() -> None:
     assert asked(Probes()) == ["trainer"]
     assert asked(trainer_reported(NOW - timedelta(seconds=299))) == ["trainer"]
+
+
+def test_of_several_trainer_pods_only_the_first_is_probed() -> None:
+    body = pod_body("trainer", uid="uid-follower")
+    body["metadata"]["labels"] |= {"clotho.dev/index": "1", "clotho.dev/attempt": "2"}
+    follower = parse_pod(body)
+    assert questions(a_run(status={"phase": "Running"}), (follower,), Probes(), NOW) == ()
+    (question,) = questions(a_run(status={"phase": "Running"}), (follower, *PODS), Probes(), NOW)
+    assert question.pod.uid == "uid-trainer"
 
 
 EVERYBODY = ["trainer", "api_server", "inference"]

@@ -40,7 +40,7 @@ CASES: dict[str, Body] = {
         ],
         "training": {"steps": 2500, "backend": "tinker", "learningRate": 0.00001},
         "trainer": {
-            "gpus": 2,
+            "gpus": 1,
             "disruptionBudget": True,
             "tinkerSecretName": "tinker",
             "template": {
@@ -55,6 +55,12 @@ CASES: dict[str, Body] = {
         "storage": {"size": "1Ti", "apiServerSize": "100Gi", "storageClassName": "fast", "retain": False},
         "tracking": {"wandb": {"project": "clotho", "secretName": "wandb"}},
         "stall": {"afterSeconds": 900},
+    },
+    "two-nodes": {
+        "model": {"name": "Qwen/Qwen3-8B"},
+        "environments": [{"name": "letters"}],
+        "training": {"steps": 100},
+        "trainer": {"replicas": 2, "gpus": 2, "disruptionBudget": True},
     },
     "on-the-cpu": {
         "model": {"name": "/models/tiny", "dtype": "float32"},

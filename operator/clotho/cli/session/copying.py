@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 import msgspec
 
-from clotho.api.names import COMPONENT_LABEL, TRAINER
+from clotho.api.names import COMPONENT_LABEL, INDEX_LABEL, TRAINER
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.termination import cancelled_by_sigterm
 from clotho.render.containers import EVERY_CONTAINER, MAIN, POD_SECURITY
@@ -54,7 +54,8 @@ async def copy(workspace: Workspace, source: Source, target: Path, image: str) -
 async def _trainer_pod(workspace: Workspace, run: str) -> Object | None:
     """The one that trains, or else a finished one that is kept for its logs: its image has tar."""
     pods = await workspace.pods_of(run)
-    trainers = [pod for pod in pods if pod["metadata"]["labels"].get(COMPONENT_LABEL) == TRAINER]
+    labels = {COMPONENT_LABEL: TRAINER, INDEX_LABEL: "0"}  # only the first of several pods has the claim
+    trainers = [pod for pod in pods if labels.items() <= {INDEX_LABEL: "0", **pod["metadata"]["labels"]}.items()]
     return max(trainers, key=_holds_the_claim, default=None)
 
 

@@ -140,11 +140,14 @@ def component_table(components: Mapping[str, Any], phase: str, width: int) -> li
     parts = [components.get("apiServer"), components.get("trainer"), *components.get("environments", [])]
     rows = [_component_row(part, component_state(phase, part["state"])) for part in parts if part]
     lines = table(["COMPONENT", "STATE", "READY", "RESTARTS", "POD"], rows, width - 2)
+    notes = [f"{part['name']}: {part['message']}" for part in parts if part and part.get("message")]
+    lines += [line for note in notes for line in wrap(note, width - 2)]
     return [f"  {line}" for line in lines] if rows else []
 
 
 def _component_row(part: Mapping[str, Any], state: str) -> list[str]:
-    ready = "-" if state in ("-", "Finished") else f"{part.get('ready', 0)}/{part.get('replicas', 1)}"
+    ranks = f"{part['ranks']} ranks" if part.get("ranks") else ""
+    ready = "-" if state in ("-", "Finished") else ranks or f"{part.get('ready', 0)}/{part.get('replicas', 1)}"
     return [part["name"], state, ready, str(part.get("restarts", 0)), part.get("pod", "")]
 
 

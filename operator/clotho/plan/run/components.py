@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from clotho.api.names import API_SERVER, ENVIRONMENT, EXPORTER, TRAINER, Component
-from clotho.api.status import ComponentStatus, Retry
+from clotho.api.status import ComponentStatus, Retry, TrainerStatus
 from clotho.api.training_run import TrainingRun
 from clotho.plan.model import Observed
 from clotho.plan.pods import Pod
@@ -26,7 +26,7 @@ class RunComponent(Struct, frozen=True, kw_only=True):
     replicas: int
     pods: tuple[Pod, ...]
     ready: int  # how many of the pods asked for are ready
-    is_alive: bool  # at least one pod is running, ready or not
+    is_alive: bool  # at least one pod is running, ready or not; of a gang, all of them
     replaced: int  # retries whose pods are gone, as they should be: their places are free
     record: ComponentStatus  # as stored; policies return a changed copy
 
@@ -39,6 +39,14 @@ class RunComponent(Struct, frozen=True, kw_only=True):
     @property
     def is_ready(self) -> bool:
         return self.ready >= self.replicas
+
+    @property
+    def is_gang(self) -> bool:
+        """A trainer of several pods: none of them can work without the others. See gang.py."""
+        return self.kind == TRAINER and self.replicas > 1
+
+    def title_of(self, pod: Pod) -> str:
+        return f"{self.title} (pod {pod.index})" if self.is_gang else self.title
 
     def retry_of(self, pod: Pod) -> Retry | None:
         return next((retry for retry in self.record.retries if retry.uid == pod.uid), None)
@@ -87,7 +95,9 @@ def components_of(run: TrainingRun, observed: Observed) -> RunComponents:
             0 if run.spec.is_inline else 1,
             stored.api_server if stored else None,
         ),
-        trainer=_component(TRAINER, TRAINER, pods_of(TRAINER), 1, stored.trainer if stored else None),
+        trainer=_component(
+            TRAINER, TRAINER, pods_of(TRAINER), run.spec.trainer.replicas, stored.trainer if stored else None
+        ),
         environments=tuple(
             _component(
                 ENVIRONMENT, each.name, pods_of(ENVIRONMENT, each.name), each.replicas, environments.get(each.name)
@@ -95,6 +105,16 @@ def components_of(run: TrainingRun, observed: Observed) -> RunComponents:
             for each in run.spec.environments
         ),
     )
+
+
+def trainer_record(trainer: RunComponent) -> TrainerStatus:
+    return trainer.record if isinstance(trainer.record, TrainerStatus) else TrainerStatus(name=TRAINER, state="Missing")
+
+
+def is_done_early(pod: Pod) -> bool:
+    """A follower that finished, perhaps before the trainer's first pod: that one decides how the training ends."""
+    words = pod.termination if pod.is_follower and pod.status.phase == "Succeeded" else None
+    return words is not None and words.reason == "Finished"
 
 
 def exporter_of(run: TrainingRun, observed: Observed, pod_name: str, *, forget: bool) -> RunComponent:
@@ -109,18 +129,19 @@ def _component(
     kind: Component, name: str, pods: list[Pod], replicas: int, record: ComponentStatus | None
 ) -> RunComponent:
     seen = {pod.uid for pod in pods}
-    record = record or ComponentStatus(name=name, state="Missing")
+    record = record or (TrainerStatus if kind == TRAINER else ComponentStatus)(name=name, state="Missing")
     waiting = tuple(retry for retry in record.retries if retry.uid in seen)
     replaced = len(record.retries) - len(waiting)
     if replaced:
         record = msgspec.structs.replace(record, retries=waiting)
+    running = sum(pod.is_running or is_done_early(pod) for pod in pods)
     return RunComponent(
         kind=kind,
         name=name,
         replicas=replicas,
         pods=tuple(pods),
         ready=sum(pod.is_ready for pod in pods if pod.index < replicas),
-        is_alive=replicas == 0 or any(pod.is_running for pod in pods),
+        is_alive=running >= (replicas if kind == TRAINER else min(replicas, 1)),
         replaced=replaced,
         record=record,
     )

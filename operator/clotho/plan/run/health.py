@@ -4,15 +4,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from clotho.api.names import ENVIRONMENT, TRAINER
+from clotho.api.names import TRAINER
 from clotho.api.phases import Phase
 from clotho.api.status import PodState
 from clotho.plan.pod_problems import Problem, check_times, pod_problem
 from clotho.plan.pods import Pod
 from clotho.plan.run.completion import has_trained_enough
 from clotho.plan.run.components import RunComponent, RunComponents
+from clotho.plan.run.gang import replacement_time
 from clotho.plan.run.situation import Situation
 from clotho.plan.wording import sentence
+from clotho.render.names import short_host_name
 
 _ORDER: Final[tuple[PodState, ...]] = ("Failed", "Missing", "Stopping", "Waiting", "Starting", "Succeeded", "Ready")
 
@@ -52,7 +54,7 @@ def _problems(situation: Situation) -> Iterator[Problem]:
     for component in situation.components:
         for pod in component.pods:
             gpus = situation.run.spec.trainer.gpus if component.kind == TRAINER else 0
-            if found := pod_problem(component.title, pod, situation.now, gpus=gpus):
+            if found := pod_problem(component.title_of(pod), pod, situation.now, gpus=gpus):
                 yield found
 
 
@@ -79,14 +81,41 @@ def waiting_message(components: RunComponents) -> str:
     if not any(component.pods for component in components):
         return "The pods of the run are being created."
     waiting = [_who(component) for component in components if not component.is_ready]
+    if next_attempt := replacement_time(components.trainer):
+        return f"{_last_words(components.trainer)} The next attempt starts at {next_attempt:%H:%M:%S} UTC."
     retries = [retry.at for component in components for retry in component.record.retries]
     if retries:
         failed = next(component for component in components if component.record.retries)
-        words = failed.record.last_exit.message if failed.record.last_exit else sentence(f"{failed.title} failed")
-        return f"{words} It is replaced at {max(retries):%H:%M:%S} UTC."
+        return f"{_last_words(failed)} It is replaced at {max(retries):%H:%M:%S} UTC."
     return sentence(f"waiting for {', '.join(waiting)} to become ready")
 
 
+def _last_words(component: RunComponent) -> str:
+    last = component.record.last_exit
+    return last.message if last is not None else sentence(f"{component.title} failed")
+
+
 def _who(component: RunComponent) -> str:
-    is_one_of_many = component.kind == ENVIRONMENT and component.replicas > 1
-    return f"{component.title} ({component.ready} of {component.replicas})" if is_one_of_many else component.title
+    has_many = component.replicas > 1
+    return f"{component.title} ({component.ready} of {component.replicas})" if has_many else component.title
+
+
+def unready_pods(situation: Situation, component: RunComponent) -> str:
+    """Of a gang, a pod that is not ready: which, where and why, and how many more there are."""
+    if not component.is_gang or component.is_ready:
+        return ""
+    pods = {pod.index: pod for pod in component.pods}
+    behind = [index for index in range(component.replicas) if index not in pods or not pods[index].is_ready]
+    first = min(behind, key=lambda index: index in pods and pod_state(pods[index]) in ("Starting", "Waiting"))
+    rest = f"; {len(behind) - 1} more not ready" if len(behind) > 1 else ""
+    return f"{_state_of(situation, component, first, pods.get(first))}{rest}"
+
+
+def _state_of(situation: Situation, component: RunComponent, index: int, pod: Pod | None) -> str:
+    host = short_host_name(component.kind, index)
+    if pod is None:
+        return f"{host}: no pod"
+    where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
+    problem = pod_problem(component.title_of(pod), pod, situation.now, gpus=situation.run.spec.trainer.gpus)
+    words = problem.message.rstrip(".") if problem else pod_state(pod).lower()
+    return f"{host}{where}: {words}"

@@ -11,17 +11,18 @@ from clotho.api.training_run import TrainingRun, UnreadableRun
 from clotho.api.validation import problems as spec_problems
 from clotho.plan.model import Action, Observed, Plan
 from clotho.plan.pod_problems import Problem
+from clotho.plan.run.accounting import Accounting, account_for_failures, delete_due
 from clotho.plan.run.catalogue import look_up, remember_environments, wait_for_environments
 from clotho.plan.run.completion import complete, has_trained_enough, is_complete
 from clotho.plan.run.components import components_of
 from clotho.plan.run.deadline import deadline_message, deadline_of
 from clotho.plan.run.deletion import plan_deletion
 from clotho.plan.run.export import export_weights
+from clotho.plan.run.gang import release_time
 from clotho.plan.run.health import live_phase, next_check, waiting_message, worst_problem
 from clotho.plan.run.policy import rule
 from clotho.plan.run.queueing import admit
 from clotho.plan.run.refusal import plan_refusal, refuse
-from clotho.plan.run.restarts import Accounting, account_for_failures, delete_due
 from clotho.plan.run.situation import Decision, Situation, fail
 from clotho.plan.run.stall import StallCheck, find_stall
 from clotho.plan.run.startup import make_missing, remove_surplus, unrenderable_templates
@@ -147,10 +148,15 @@ def _keep_running(situation: Situation, accounting: Accounting, deadline: dateti
         notices=(*accounting.notices, *stall_check.notices),
         stall=stall_check.stall,
         is_stalled=stall_check.stall is not None,
-        wake_at=earliest([deadline, retry_at, stall_check.check_at, next_check(situation)]),
+        wake_at=earliest([deadline, retry_at, stall_check.check_at, next_check(situation), _release(situation)]),
     )
     reason, message = _words(situation, decision, stall_check, wrong)
     return msgspec.structs.replace(decision, reason=reason, message=message)
+
+
+def _release(situation: Situation) -> datetime | None:
+    at = release_time(situation, situation.components.trainer)
+    return at if at is not None and at > situation.now else None
 
 
 def _words(situation: Situation, decision: Decision, stall_check: StallCheck, wrong: Problem | None) -> tuple[str, str]:

@@ -1,23 +1,18 @@
 """Restart from the last checkpoint while the budget lasts; what the cluster did to a pod is free."""
 
 import hashlib
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
 from msgspec import Struct
 
-from clotho.api.names import ENVIRONMENT
-from clotho.api.phases import STARTED_PHASES
-from clotho.api.status import ComponentStatus, LastExit, Retry
+from clotho.api.status import ComponentStatus, GangStatus, LastExit, Retry
 from clotho.api.training_run import Restarts
-from clotho.plan.failures import Failure, classify
-from clotho.plan.model import RESTARTING, Delete, Event, delete_pod
+from clotho.plan.failures import Failure
+from clotho.plan.model import RESTARTING, Event
 from clotho.plan.pods import Pod
-from clotho.plan.run.completion import has_trained_enough
-from clotho.plan.run.components import RunComponent, RunComponents
-from clotho.plan.run.situation import Situation
-from clotho.plan.times import earliest, later
+from clotho.plan.run.components import RunComponent
+from clotho.plan.times import later
 from clotho.plan.wording import sentence
 
 LONGEST_BACKOFF: Final = 600.0
@@ -73,47 +68,11 @@ def dependency_failures(record: ComponentStatus, pod: Pod) -> int:
 
 def backoff(failures: int, first: int, seed: str) -> float:
     """Doubling, capped, and spread by a tenth either way: the same for the same pod, different between runs."""
-    spread = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=2).digest()) / 0xFFFF
-    return min(LONGEST_BACKOFF, float(first * 2 ** min(failures, 20))) * (0.9 + 0.2 * spread)
+    return min(LONGEST_BACKOFF, float(first * 2 ** min(failures, 20))) * jitter(seed)
 
 
-class Accounting(Struct, frozen=True, kw_only=True):
-    """Failures entered into the record. The pods themselves are only deleted once that record is stored."""
-
-    components: RunComponents
-    notices: tuple[Event, ...] = ()
-    give_up: GiveUp | None = None
-
-
-def account_for_failures(situation: Situation) -> Accounting:
-    components, notices = situation.components, []
-    for component in components:
-        changed, gone = _count_vanished(component)
-        notices += gone
-        for pod in _newly_ended(situation, component):
-            failure = classify(component.title, pod)
-            decision = decide_restart(failure, changed.record, situation.run.spec.restarts, situation.moment)
-            changed = enter(changed, failure, decision, situation.moment)
-            if isinstance(decision, GiveUp):
-                return Accounting(components=components.replace([changed]), give_up=decision)
-            notices.append(restart_notice(failure, decision))
-        components = components.replace([changed])
-    return Accounting(components=components, notices=tuple(notices))
-
-
-def vanished(situation: Situation, component: RunComponent, missing: list[int]) -> int:
-    """Of the places without a pod, how many had one that somebody took away. The new pod's label remembers it."""
-    if situation.stored.phase not in STARTED_PHASES or component.record.state == "Missing":
-        return 0  # there may have been none
-    return max(0, sum(index < component.record.replicas for index in missing) - component.replaced)
-
-
-def _count_vanished(component: RunComponent) -> tuple[RunComponent, list[Event]]:
-    restarts = max([component.record.restarts, *(pod.restarts_before for pod in component.pods)])
-    message = sentence(f"a pod of {component.title} was gone and has been replaced")
-    notice = Event(type="Warning", reason=RESTARTING, message=message, cause="Deleted")
-    gone = restarts - component.record.restarts
-    return (component.with_record(restarts=restarts) if gone else component), [notice] * gone
+def jitter(seed: str) -> float:
+    return 0.9 + 0.2 * int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=2).digest()) / 0xFFFF
 
 
 def restart_notice(failure: Failure, decision: RestartAt) -> Event:
@@ -127,13 +86,20 @@ def enter(component: RunComponent, failure: Failure, decision: RestartAt | GiveU
     )
     if isinstance(decision, GiveUp):
         return component.with_record(last_exit=last_exit)
-    return component.with_record(
+    changed = component.with_record(
         last_exit=last_exit,
         restarts=component.record.restarts + 1,
         failures=component.record.failures + decision.is_counted,
         dependency_failures=_dependency_count(component, failure),
-        retries=(*component.record.retries, Retry(uid=failure.pod.uid, at=decision.at)),
     )
+    if component.is_gang:
+        return retire(changed, failure.pod.attempt, decision.at)
+    return changed.with_record(retries=(*component.record.retries, Retry(uid=failure.pod.uid, at=decision.at)))
+
+
+def retire(component: RunComponent, attempt: int, retry_at: datetime, releases: int = 0) -> RunComponent:
+    """All pods of a gang go, whichever of them failed."""
+    return component.with_record(gang=GangStatus(retired_attempt=attempt, retry_at=retry_at, releases=releases))
 
 
 def _dependency_count(component: RunComponent, failure: Failure) -> int:
@@ -141,27 +107,3 @@ def _dependency_count(component: RunComponent, failure: Failure) -> int:
     if not failure.is_dependency or component.record.retries:
         return component.record.dependency_failures
     return dependency_failures(component.record, failure.pod) + 1
-
-
-def _newly_ended(situation: Situation, component: RunComponent) -> Iterator[Pod]:
-    for pod in component.pods:
-        if not pod.has_ended or pod.is_terminating or pod.index >= component.replicas or component.retry_of(pod):
-            continue
-        if component.kind == ENVIRONMENT and pod.status.phase == "Succeeded" and has_trained_enough(situation):
-            continue  # it saw the last step before the final checkpoint was written
-        yield pod
-
-
-def delete_due(situation: Situation) -> tuple[tuple[Delete, ...], datetime | None]:
-    """Delete pods whose stored retry is due; their names are free for new ones once they are gone."""
-    due, times = [], []
-    for component in situation.components:
-        for pod in component.pods:
-            retry = component.retry_of(pod)
-            if retry is None or pod.is_terminating:
-                continue
-            if retry.at <= situation.now:
-                due.append(delete_pod(pod))
-            else:
-                times.append(retry.at)
-    return tuple(due), earliest(times)

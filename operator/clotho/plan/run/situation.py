@@ -34,7 +34,8 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     @property
     def trainer_pod(self) -> Pod | None:
-        return self.components.trainer.pods[0] if self.components.trainer.pods else None
+        """The first of several: it alone reports and writes checkpoints."""
+        return next((pod for pod in self.components.trainer.pods if pod.index == 0), None)
 
     @property
     def termination(self) -> Termination | None:

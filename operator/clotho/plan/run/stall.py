@@ -11,7 +11,8 @@ from clotho.api.status import StallStatus
 from clotho.plan.failures import Failure
 from clotho.plan.model import STALLED, Event, Probe
 from clotho.plan.run.completion import has_trained_enough
-from clotho.plan.run.components import RunComponent, RunComponents
+from clotho.plan.run.components import RunComponent, RunComponents, is_done_early
+from clotho.plan.run.health import unready_pods
 from clotho.plan.run.progress import run_progress
 from clotho.plan.run.restarts import GiveUp, RestartAt, decide_restart, enter, restart_notice
 from clotho.plan.run.situation import Situation
@@ -67,7 +68,8 @@ def find_stall(situation: Situation) -> StallCheck:
 
 
 def _is_at_work(component: RunComponent) -> bool:
-    return component.replicas == 0 or any(pod.is_at_work for pod in component.pods)
+    at_work = sum(pod.is_at_work or is_done_early(pod) for pod in component.pods)
+    return at_work >= (component.replicas if component.is_gang else min(component.replicas, 1))
 
 
 def last_movement(situation: Situation) -> datetime | None:
@@ -85,9 +87,9 @@ def find_cause(situation: Situation) -> Cause:
         return Cause(name="APIServerVolumeFull", explanation=queue.storage_problem, guilty=API_SERVER)
     for component in situation.components:
         if not component.is_ready:
-            return Cause(
-                name=_NOT_READY[component.kind], explanation=f"{component.title} is not ready", guilty=component.kind
-            )
+            detail = unready_pods(situation, component)
+            words = f"{component.title} is not ready" + (f" ({detail})" if detail else "")
+            return Cause(name=_NOT_READY[component.kind], explanation=words, guilty=component.kind)
     if problem := _silence(probes.api_server, components.api_server):
         words = f"the API server does not answer ({problem})"
         return Cause(name="APIServerNotAnswering", explanation=words, guilty=API_SERVER)
@@ -122,7 +124,8 @@ def _with_restart(situation: Situation, found: StallCheck, cause: Cause) -> Stal
     components, notices = found.components, list(found.notices)
     for component in components:
         changed = component
-        for pod in component.pods if component.kind == cause.guilty else ():
+        guilty = component.pods[: 1 if component.is_gang else None] if component.kind == cause.guilty else ()
+        for pod in guilty:
             failure = Failure(pod=pod, reason="Stalled", explanation=f"{component.title} caused a stall")
             decision = decide_restart(failure, changed.record, situation.run.spec.restarts, situation.moment)
             if isinstance(decision, GiveUp):

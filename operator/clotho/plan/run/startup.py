@@ -8,9 +8,10 @@ from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
 from clotho.plan.drift import repair
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, delete_pod
 from clotho.plan.pods import Pod
+from clotho.plan.run.accounting import vanished
 from clotho.plan.run.completion import has_trained_enough
 from clotho.plan.run.components import RunComponent
-from clotho.plan.run.restarts import vanished
+from clotho.plan.run.gang import open_places
 from clotho.plan.run.situation import Situation
 from clotho.plan.run.stop import delete_live, stages
 from clotho.render import objects, pods
@@ -27,15 +28,18 @@ def make_missing(situation: Situation) -> tuple[Action, ...]:
 
 
 def _objects(situation: Situation) -> Iterator[Action]:
-    run, base = situation.run, base_name(situation.run.metadata)
+    run = situation.run
     yield from write_config(situation)
     makers: list[tuple[Kind, Callable[..., Manifest]]] = [("Service", objects.service)]
     if not run.spec.is_inline:
         makers.insert(0, ("NetworkPolicy", objects.network_policy))
+    if run.spec.topology.size > 1:
+        makers.insert(0, ("NetworkPolicy", objects.rank_policy))
     if run.spec.trainer.disruption_budget:
         makers.append(("PodDisruptionBudget", objects.disruption_budget))
     for kind, make in makers:
-        yield from repair(ObjectKey(kind, base), make(run), situation.observed.objects)
+        manifest = make(run)
+        yield from repair(ObjectKey(kind, manifest["metadata"]["name"]), manifest, situation.observed.objects)
     yield from _claims(situation)
 
 
@@ -68,14 +72,21 @@ def _pods(situation: Situation) -> Iterator[Create]:
     for component in situation.components:
         if component.kind == ENVIRONMENT and has_trained_enough(situation):
             continue
-        taken = {pod.index for pod in component.pods}
-        missing = [index for index in range(component.replicas) if index not in taken]
-        expected = len(missing) - vanished(situation, component, missing)
+        missing = _missing(situation, component)
+        gone = vanished(situation, component, missing)
+        expected = len(missing) - gone
         for count, index in enumerate(missing, start=1):
             environment = component.name if component.kind == ENVIRONMENT else ""
             key = ObjectKey("Pod", pod_name(situation.run.metadata, component.kind, environment, index))
-            restarts = component.record.restarts + max(0, count - expected)
+            restarts = component.record.restarts + (gone if component.is_gang else max(0, count - expected))
             yield Create(key=key, manifest=_render(situation, component, index, restarts))
+
+
+def _missing(situation: Situation, component: RunComponent) -> list[int]:
+    if component.is_gang:
+        return open_places(situation, component)
+    taken = {pod.index for pod in component.pods}
+    return [index for index in range(component.replicas) if index not in taken]
 
 
 def _render(situation: Situation, component: RunComponent, index: int, restarts: int) -> Manifest:
@@ -83,7 +94,8 @@ def _render(situation: Situation, component: RunComponent, index: int, restarts:
     if component.kind == API_SERVER:
         return pods.api_server_pod(run, settings, restarts)
     if component.kind == TRAINER:
-        return pods.trainer_pod(run, settings, restarts, run.status.attempt + 1)
+        attempt = max((pod.attempt for pod in component.pods), default=run.status.attempt + 1)
+        return pods.trainer_pod(run, settings, restarts, attempt, index)
     spec = next(each for each in run.spec.environments if each.name == component.name)
     return pods.environment_pod(run, spec, index, settings, restarts)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 
@@ -15,17 +16,19 @@ from clotho.api.status import (
     ExportStatus,
     PodState,
     RunProgress,
+    TrainerStatus,
     TrainingRunStatus,
     Truth,
 )
 from clotho.plan.conditions import Wanted, conditions
 from clotho.plan.model import Event
 from clotho.plan.run import progress as reported
-from clotho.plan.run.components import RunComponent
-from clotho.plan.run.health import component_state
+from clotho.plan.run.components import RunComponent, trainer_record
+from clotho.plan.run.health import component_state, unready_pods
 from clotho.plan.run.situation import Decision, Situation
 from clotho.plan.times import earliest, later
 
+Record = TypeVar("Record", bound=ComponentStatus)
 _COMPONENT_CONDITIONS: dict[Component, ConditionType] = {
     "api-server": "APIServerReady",
     "trainer": "TrainerReady",
@@ -46,7 +49,7 @@ def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
         conditions=_conditions(situation, decision),
         progress=progress,
         history=reported.history(situation),
-        components=_components(decision),
+        components=_components(situation, decision),
         resolved=decision.resolved or situation.stored.resolved,
         policy=decision.policy or before.policy,
         queued_since=decision.queued_since,
@@ -69,7 +72,7 @@ def _after_the_end(situation: Situation, decision: Decision) -> TrainingRunStatu
     return msgspec.structs.replace(
         situation.run.status,
         observed_generation=situation.run.metadata.generation,
-        components=_components(decision),
+        components=_components(situation, decision),
         conditions=(
             *(pods.get(each.type, each) for each in situation.run.status.conditions if each.type != "Exported"),
             *_export_conditions(situation, decision.export),
@@ -95,11 +98,11 @@ def _message(situation: Situation, decision: Decision, progress: RunProgress | N
     return f"Training: step {progress.step}/{total}."
 
 
-def _components(decision: Decision) -> Components:
+def _components(situation: Situation, decision: Decision) -> Components:
     components, phase = decision.components, decision.phase
     return Components(
         api_server=_component(components.api_server, phase) if components.api_server.replicas else None,
-        trainer=_component(components.trainer, phase),
+        trainer=_trainer(situation, components.trainer, phase),
         environments=tuple(_component(component, phase) for component in components.environments),
         exporter=_component(decision.exporter, phase) if decision.exporter else None,
     )
@@ -114,13 +117,27 @@ def _state(component: RunComponent, phase: Phase) -> PodState:
 
 
 def _component(component: RunComponent, phase: Phase) -> ComponentStatus:
+    return _filled(component.record, component, phase)
+
+
+def _filled(record: Record, component: RunComponent, phase: Phase) -> Record:
     return msgspec.structs.replace(
-        component.record,
+        record,
         state=_state(component, phase),
         replicas=component.replicas,
         ready=component.ready,
         pod=component.pods[0].name if component.pods else "",
     )
+
+
+def _trainer(situation: Situation, component: RunComponent, phase: Phase) -> TrainerStatus:
+    topology = situation.run.spec.topology
+    status = _filled(trainer_record(component), component, phase)
+    if topology.size == 1:
+        return status
+    detail = "" if phase in RESTING_PHASES else unready_pods(situation, component)
+    ranks = f"{component.ready * topology.ranks_per_node}/{topology.size}"
+    return msgspec.structs.replace(status, ranks=ranks, message=detail and f"{detail}.")
 
 
 def _first_pod_time(situation: Situation) -> datetime | None:
@@ -222,6 +239,7 @@ def _essence(status: TrainingRunStatus) -> tuple[object, ...]:
         status.export and (status.export.phase, status.export.settings),
         [record.failures for record in _records(status)],
         [record.retries for record in _records(status) if record.retries],
+        status.components and status.components.trainer and status.components.trainer.gang,
     )
 
 

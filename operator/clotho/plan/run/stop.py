@@ -1,4 +1,7 @@
-"""Ending in order: environments first, then the trainer with a last checkpoint, then the API server."""
+"""Ending in order: environments first, then the trainer with a last checkpoint, then the API server.
+
+Of several trainer pods the first ends first: it needs the others until the checkpoint is written.
+"""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -9,6 +12,7 @@ from clotho.api.phases import Phase
 from clotho.plan.model import Delete, delete_pod
 from clotho.plan.pods import Pod
 from clotho.plan.run.components import RunComponent
+from clotho.plan.run.gang import GRACE
 from clotho.plan.run.health import next_check, worst_problem
 from clotho.plan.run.progress import checkpoint
 from clotho.plan.run.situation import Decision, Situation
@@ -45,14 +49,27 @@ def tidy_up(situation: Situation) -> tuple[tuple[Delete, ...], datetime | None]:
 
 
 def delete_live(stage: tuple[tuple[RunComponent, Pod], ...]) -> tuple[Delete, ...]:
-    return tuple(delete_pod(pod) for _, pod in stage if not pod.is_terminating)
+    return tuple(delete_pod(pod, grace_of(pod)) for _, pod in stage if not pod.is_terminating)
+
+
+def grace_of(pod: Pod) -> int | None:
+    """None: the pod's own."""
+    return GRACE if pod.is_follower else None
 
 
 def stages(situation: Situation, is_due: Callable[[Pod], bool]) -> Iterator[tuple[tuple[RunComponent, Pod], ...]]:
     """The non-empty stages that are left, the next one first."""
     components = situation.components
-    for group in (components.environments, (components.trainer,), (components.api_server,)):
-        if stage := tuple((component, pod) for component in group for pod in component.pods if is_due(pod)):
+    environments = [(component, pod) for component in components.environments for pod in component.pods]
+    trainers = [(components.trainer, pod) for pod in components.trainer.pods]
+    stages = (
+        environments,
+        [each for each in trainers if not each[1].is_follower],
+        [each for each in trainers if each[1].is_follower],
+        [(components.api_server, pod) for pod in components.api_server.pods],
+    )
+    for members in stages:
+        if stage := tuple((component, pod) for component, pod in members if is_due(pod)):
             yield stage
 
 

@@ -129,6 +129,14 @@ def test_a_long_name_hides_no_state() -> None:
     assert row.split() == ["n" * 14 + "…", "Starting", "0/1", "0", "p" * 13 + "…"]
 
 
+def test_ranks_are_counted_and_the_missing_one_is_named() -> None:
+    missing = "trainer-1 on node gpu-b: starting."
+    part = {"name": "trainer", "state": "Starting", "replicas": 2, "ready": 1, "ranks": "8/16", "message": missing}
+    _, row, note = view.component_table({"trainer": part}, "Starting", 80)
+    assert row.split()[:5] == ["trainer", "Starting", "8/16", "ranks", "0"]
+    assert note == f"  trainer: {missing}"
+
+
 def test_a_log_gets_a_line_when_something_is_new() -> None:
     log = io.StringIO()
     screen = Screen(log)

@@ -62,6 +62,8 @@ def hold(world: World, name: str, phase: str) -> None:
     pod = world.pods[name]
     pod["metadata"]["deletionTimestamp"] = stamp(world.now)
     pod["status"] = {"phase": phase}
+    if phase == "Pending":  # never bound
+        del pod["spec"]["nodeName"]
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded", "Pending"])

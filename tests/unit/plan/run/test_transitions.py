@@ -14,57 +14,61 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 SPEC = {"deadlineSeconds": 7200, "restarts": {"limit": 1}, "stall": {"afterSeconds": 600}}
 
 
-def starting() -> World:
-    world = World(minimal_spec(**SPEC))
+def pending(replicas: int = 1) -> World:
+    return World(minimal_spec(**SPEC, trainer={"replicas": replicas}))
+
+
+def starting(replicas: int = 1) -> World:
+    world = pending(replicas)
     world.settle()
     assert world.phase == "Starting"
     return world
 
 
-def running() -> World:
-    return running_world(**SPEC)
+def running(replicas: int = 1) -> World:
+    return running_world(**SPEC, trainer={"replicas": replicas})
 
 
-def stopping() -> World:
-    world = running()
+def stopping(replicas: int = 1) -> World:
+    world = running(replicas)
     world.change_spec(stop=True)
     world.reconcile()
     return world
 
 
-def stopped() -> World:
-    world = running()
+def stopped(replicas: int = 1) -> World:
+    world = running(replicas)
     world.change_spec(stop=True)
     return brought_down(world)
 
 
-def suspended() -> World:
-    world = running()
+def suspended(replicas: int = 1) -> World:
+    world = running(replicas)
     world.change_spec(suspend=True)
     return brought_down(world)
 
 
-def completed() -> World:
-    world = running()
+def completed(replicas: int = 1) -> World:
+    world = running(replicas)
     world.make_progress(100, "finished")
     return brought_down(world)
 
 
-def failed() -> World:
-    world = running()
+def failed(replicas: int = 1) -> World:
+    world = running(replicas)
     world.end_pod(world.named("trainer"), 2, reason="InvalidConfig")
     return brought_down(world)
 
 
 def brought_down(world: World) -> World:
-    for _ in range(5):
+    for _ in range(6):
         world.settle()
         world.terminate()
     return world
 
 
-WORLDS: dict[Phase, Callable[[], World]] = {
-    "Pending": lambda: World(minimal_spec(**SPEC)),
+WORLDS: dict[Phase, Callable[..., World]] = {
+    "Pending": pending,
     "Starting": starting,
     "Running": running,
     "Stopping": stopping,
@@ -89,6 +93,8 @@ def crash_twice(world: World) -> None:
         world.end_pod(world.named("trainer"), 1)
         world.settle()
         world.advance(60)
+        world.settle()
+        world.terminate("trainer")
         world.settle()
 
 
@@ -155,9 +161,11 @@ def test_table_has_every_event_and_phase() -> None:
     assert set(cells()) == set(product(EVENTS, PHASES))
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
 @pytest.mark.parametrize(("event", "phase"), list(product(EVENTS, PHASES)))
-def test_event_in_a_phase_leads_to_the_expected_phase(event: str, phase: Phase) -> None:
-    world = WORLDS[phase]()
+def test_event_in_a_phase_leads_to_the_expected_phase(event: str, phase: Phase, replicas: int) -> None:
+    """A trainer of several pods behaves as one of a single pod."""
+    world = WORLDS[phase](replicas)
     assert world.phase == phase
     try:
         EVENTS[event](world)

@@ -139,9 +139,9 @@ class World:
                 )
             case Delete(key=key) if key.kind == "TrainingRun":
                 self.is_deleted = True
-            case Delete(key=key, uid=uid):
+            case Delete(key=key, uid=uid, grace_seconds=grace):
                 if self.pods[key.name]["metadata"]["uid"] == uid:
-                    self.delete_pod(key.name)
+                    self.delete_pod(key.name, grace)
 
     def settle(self, passes: int = 30) -> None:
         """Reconcile until a pass changes nothing."""
@@ -165,20 +165,21 @@ class World:
     def components(self) -> list[str]:
         return sorted(pod["metadata"]["labels"][COMPONENT_LABEL] for pod in self.pods.values())
 
-    def delete_pod(self, name: str) -> None:
+    def delete_pod(self, name: str, grace: int | None = None) -> None:
         """A pod that has ended goes at once; a living one is given its grace period."""
         pod = self.pods[name]
         if pod["status"]["phase"] in ("Succeeded", "Failed", "Pending"):
             del self.pods[name]
         elif "deletionTimestamp" not in pod["metadata"]:
             self._touch(pod)
-            grace = pod["spec"]["terminationGracePeriodSeconds"]
+            grace = pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace
             pod["metadata"]["deletionTimestamp"] = stamp(self.now + timedelta(seconds=grace))
 
-    def terminate(self) -> None:
+    def terminate(self, component: str = "") -> None:
         """Every pod that was asked to end is gone."""
         for name, pod in list(self.pods.items()):
-            if "deletionTimestamp" in pod["metadata"]:
+            is_meant = component in ("", pod["metadata"]["labels"][COMPONENT_LABEL])
+            if is_meant and "deletionTimestamp" in pod["metadata"]:
                 del self.pods[name]
 
     def start_pod(self, name: str, *, ready: bool = True) -> None:
@@ -186,6 +187,7 @@ class World:
         if pod["status"]["phase"] in ("Succeeded", "Failed"):
             return
         self._touch(pod)
+        pod["spec"]["nodeName"] = "node-1"
         pod["status"] = {
             "phase": "Running",
             "podIP": "127.1.0.1",

@@ -1,0 +1,31 @@
+"""The manifests that people copy are valid, and the shapes have the ranks that they promise."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clotho.api.training_run import TrainingRun, parse
+from clotho.api.validation import problems
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def runs_in(path: Path) -> list[TrainingRun]:
+    bodies = [body for body in yaml.safe_load_all(path.read_text()) if body["kind"] == "TrainingRun"]
+    found = [parse(body) for body in bodies]
+    assert all(isinstance(run, TrainingRun) for run in found), found
+    return [run for run in found if isinstance(run, TrainingRun)]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_runs_of_the_examples_are_valid(path: Path) -> None:
+    assert [problem for run in runs_in(path) for problem in problems(run.metadata.name, run.spec)] == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks"), [("one-gpu", 1), ("eight-gpus", 8), ("two-nodes", 16), ("three-cpu-ranks", 3)]
+)
+def test_every_shape_has_its_ranks(shape: str, ranks: int) -> None:
+    (run,) = runs_in(EXAMPLES / "shapes" / f"{shape}.yaml")
+    assert run.spec.topology.size == ranks
