@@ -6,6 +6,7 @@ from mutants.mutation import Mutation
 
 _RUN = "operator/clotho/plan/run"
 _RUN_TESTS = ("tests/unit/plan/run",)
+_GANG_TESTS = ("tests/unit/plan/run/test_gang.py",)
 _RENDER_TESTS = ("tests/unit/render",)
 _LEDGER = "images/api-server/clotho_api_server/state/ledger.py"
 _LEDGER_TESTS = ("tests/unit/api_server/test_ledger.py", "tests/unit/api_server/test_batching.py")
@@ -29,7 +30,7 @@ PLAN = (
     ),
     Mutation(
         "pods are deleted before their retry is due",
-        f"{_RUN}/restarts.py",
+        f"{_RUN}/accounting.py",
         "if retry.at <= situation.now:",
         "if True:",
         _RUN_TESTS,
@@ -51,9 +52,37 @@ PLAN = (
     Mutation(
         "the trainer stops before the environments",
         f"{_RUN}/stop.py",
-        "(components.environments, (components.trainer,), (components.api_server,))",
-        "((components.trainer,), components.environments, (components.api_server,))",
+        "(environments, first, followers, api_server)",
+        "(first, environments, followers, api_server)",
         _RUN_TESTS,
+    ),
+    Mutation(
+        "the other ranks stop before the one that writes the checkpoint",
+        f"{_RUN}/stop.py",
+        "(environments, first, followers, api_server)",
+        "(environments, followers, first, api_server)",
+        _GANG_TESTS,
+    ),
+    Mutation(
+        "a new attempt of the trainer starts beside pods of the last",
+        f"{_RUN}/gang.py",
+        "if is_over or _was_complete(situation, trainer):",
+        "if False:",
+        _GANG_TESTS,
+    ),
+    Mutation(
+        "a half-placed trainer keeps its nodes",
+        f"{_RUN}/gang.py",
+        "trainer.is_gang and 0 < _count_placed(trainer) < trainer.replicas",
+        "False",
+        _GANG_TESTS,
+    ),
+    Mutation(
+        "a rank that lost its peer hides the cause",
+        f"{_RUN}/gang.py",
+        "return not failure.is_permanent, failure.is_dependency, failure.pod.index",
+        "return not failure.is_permanent, False, failure.pod.index",
+        _GANG_TESTS,
     ),
     Mutation(
         "a suspended run ends as stopped",

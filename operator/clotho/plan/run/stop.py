@@ -59,16 +59,12 @@ def grace_of(pod: Pod) -> int | None:
 
 def stages(situation: Situation, is_due: Callable[[Pod], bool]) -> Iterator[tuple[tuple[RunComponent, Pod], ...]]:
     """The non-empty stages that are left, the next one first."""
-    components = situation.components
+    components, trainer = situation.components, situation.components.trainer
     environments = [(component, pod) for component in components.environments for pod in component.pods]
-    trainers = [(components.trainer, pod) for pod in components.trainer.pods]
-    stages = (
-        environments,
-        [each for each in trainers if not each[1].is_follower],
-        [each for each in trainers if each[1].is_follower],
-        [(components.api_server, pod) for pod in components.api_server.pods],
-    )
-    for members in stages:
+    first = [(trainer, pod) for pod in trainer.pods if not pod.is_follower]
+    followers = [(trainer, pod) for pod in trainer.pods if pod.is_follower]
+    api_server = [(components.api_server, pod) for pod in components.api_server.pods]
+    for members in (environments, first, followers, api_server):
         if stage := tuple((component, pod) for component, pod in members if is_due(pod)):
             yield stage
 
