@@ -15,6 +15,7 @@ from clotho.api.status import GangStatus, LastExit
 from clotho.plan.failures import DEPENDENCY, Failure, classify
 from clotho.plan.model import Delete, Event, delete_pod
 from clotho.plan.pod_problems import pod_problem
+from clotho.plan.pods import Pod
 from clotho.plan.run.components import RunComponent, is_done_early, trainer_record
 from clotho.plan.run.restarts import GiveUp, RestartAt, backoff, decide_restart, enter, jitter, restart_notice, retire
 from clotho.plan.run.situation import Situation
@@ -47,9 +48,15 @@ def _failures(trainer: RunComponent) -> Iterator[Failure]:
         if not pod.has_ended or pod.is_terminating or is_done_early(pod):
             continue
         failure = classify(trainer.title_of(pod), pod)
-        if pod.is_follower and failure.exit_code == 0:  # as the first pod asked it to
+        if _was_asked_to_end(pod, failure):
             failure = msgspec.structs.replace(failure, reason=DEPENDENCY, is_infrastructure=True)
         yield failure
+
+
+def _was_asked_to_end(pod: Pod, failure: Failure) -> bool:
+    """By another rank: the first pod ends the others, and any pod that is evicted stops all of them in order."""
+    has_stopped = pod.termination is not None and pod.termination.reason == "Stopped"
+    return failure.exit_code == 0 and (pod.is_follower or has_stopped)
 
 
 def _guilt(failure: Failure) -> tuple[bool, bool, int]:

@@ -176,6 +176,18 @@ def test_a_pod_that_is_being_deleted_by_others_ends_before_the_rest_is_replaced(
     assert trainer(world).message == "trainer on node node-1: stopping."
 
 
+def test_a_drained_pod_that_stops_the_others_in_order_costs_nothing() -> None:
+    world = gang_world(restarts={"limit": 0})
+    world.delete_pod(world.named("trainer", 1))
+    for index in (0, 2):
+        world.end_pod(world.named("trainer", index), 0, reason="Stopped", step=41)
+    world.settle()
+    world.terminate()
+    replaced(world)
+    assert trainers(world) == dict.fromkeys(TRAINERS, "2")
+    assert (world.phase, trainer(world).restarts, trainer(world).failures) == ("Running", 1, 0)
+
+
 @pytest.mark.parametrize(("ask", "end"), [("stop", "Stopped"), ("suspend", "Suspended")])
 def test_followers_stay_until_the_first_pod_has_written_the_last_checkpoint(ask: str, end: str) -> None:
     world = gang_world()
