@@ -101,12 +101,16 @@ def _who(component: RunComponent) -> str:
 
 
 def unready_pods(situation: Situation, component: RunComponent) -> str:
-    """Of a gang, a pod that is not ready: which, where and why, and how many more there are."""
+    """Of a gang, the pod furthest from ready: which, where and why, and how many more are not.
+
+    As long as one is missing, the others wait for it and are not ready either.
+    """
     if not component.is_gang or component.is_ready:
         return ""
     pods = {pod.index: pod for pod in component.pods}
     behind = [index for index in range(component.replicas) if index not in pods or not pods[index].is_ready]
-    first = min(behind, key=lambda index: index in pods and pod_state(pods[index]) in ("Starting", "Waiting"))
+    states: list[PodState] = [pod_state(pods[index]) if index in pods else "Missing" for index in behind]
+    first = behind[states.index(min(states, key=_ORDER.index))]
     rest = f"; {len(behind) - 1} more not ready" if len(behind) > 1 else ""
     return f"{_state_of(situation, component, first, pods.get(first))}{rest}"
 

@@ -260,6 +260,10 @@ def place(world: World, placed: int) -> None:
 def test_a_half_placed_gang_gives_its_nodes_back_and_tries_again_ever_more_slowly() -> None:
     world = half_placed(placed=2)
     assert trainer(world).ranks == "0/24"
+    assert trainer(world).message == (
+        "trainer-2: Waiting for a node with 8 nvidia.com/gpu: "
+        "0/3 nodes are available: 3 Insufficient nvidia.com/gpu; 2 more not ready."
+    )
     assert "Waiting for a node with 8 nvidia.com/gpu: 0/3 nodes are available" in world.now_status.message
     waits = []
     for attempt in range(1, 4):
