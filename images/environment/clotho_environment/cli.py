@@ -1,8 +1,10 @@
 """The command line: `python -m clotho_environment serve|process|wait|describe`."""
 
 import argparse
+import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("clotho_environment")
 
 LENIENCE_SECONDS = 15.0  # for a deadline that is noticed a little late
+CLEANUP_SECONDS = 20.0  # after an interrupt; longer than a child gets to end
+INTERRUPTED = 130  # the exit code that shells use for it
+INTERRUPTION = Termination(reason="Stopped", message="interrupted")
 REFUSALS = (ConfigError, EntryError, InvalidConfigError)
 T = TypeVar("T")
 
@@ -50,26 +55,30 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     secrets = take_secrets()
     stream = sys.stderr if options.command in ("process", "describe") else sys.stdout
     logs.set_up(stream=stream, secrets=secrets.values)
+    code = None
     try:
         ending: Termination = options.run(options, secrets)
     except REFUSALS as error:
         log.debug("refused", exc_info=error)
         ending = Termination(reason="InvalidConfig", message=str(error))
     except KeyboardInterrupt:
-        ending = Termination(reason="Stopped", message="interrupted")
+        ending, code = INTERRUPTION, INTERRUPTED
     except Exception as error:
         log.exception("internal error in the environment runner")
         ending = Termination(reason="InternalError", message=f"{type(error).__name__}: {error}")
-    _leave(structs.replace(ending, message=logs.without(secrets.values, ending.message)))
+    _leave(structs.replace(ending, message=logs.without(secrets.values, ending.message)), code)
 
 
-def _leave(ending: Termination) -> NoReturn:
+def _leave(ending: Termination, code: int | None = None) -> NoReturn:
+    """The exit code follows from the reason unless it is given."""
     is_good = ending.reason in ("Finished", "Stopped")
     log.log(logging.INFO if is_good else logging.ERROR, "%s: %s", ending.reason, ending.message)
     termination.write(ending)
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(0 if is_good else 1)  # environment code may leave threads behind that would hold the process open
+    if code is None:
+        code = 0 if is_good else 1
+    os._exit(code)  # environment code may leave threads behind that would hold the process open
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -268,4 +277,23 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Not `uvloop.run`: that waits for every task, also for those that environment code refuses to end."""
     import uvloop
 
-    return uvloop.new_event_loop().run_until_complete(coroutine)
+    loop = uvloop.new_event_loop()
+    task = loop.create_task(coroutine)
+    _cancel_when_interrupted(task)
+    try:
+        return loop.run_until_complete(task)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def _cancel_when_interrupted(task: asyncio.Task[Any]) -> None:
+    """So that it ends its child processes. KeyboardInterrupt alone does not, and is lost where Python ignores errors."""
+    from clotho_environment.commands.trial import give_up_after
+
+    def interrupt(number: int, _: object) -> None:
+        signal.signal(number, signal.default_int_handler)  # a second one does not wait
+        give_up_after(CLEANUP_SECONDS, lambda: _leave(INTERRUPTION, INTERRUPTED))
+        task.get_loop().call_soon_threadsafe(task.cancel)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)

@@ -1,6 +1,8 @@
 """Unchanged Atropos environment files, run by the real atroposlib in an interpreter of its own."""
 
+import asyncio
 import json
+import signal
 import socket
 from pathlib import Path
 
@@ -61,9 +63,13 @@ def serve(folder, run, file, variables, steps):
     return command(folder, "serve", "--port", str(port), variables=variables)
 
 
+def children_of(pid: int) -> list[Path]:
+    return [Path("/proc", child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def only_child(pid: int) -> Path:
-    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return Path("/proc", child)
+    (child,) = children_of(pid)
+    return child
 
 
 async def test_environment_survives_an_outage_and_reaches_the_last_step(tmp_path, run, variables):
@@ -188,6 +194,20 @@ async def test_process_respects_its_deadline(tmp_path, run, variables):
         assert await running.wait() == 1
     assert running.termination_message["message"].startswith("the deadline of 1 s passed")
     assert running.termination_message["message"].endswith("0 of 3 groups were written")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_interrupted_process_ends_its_child_and_fails(tmp_path, run, variables, number):
+    _, inference = run
+    await inference.stop()  # so that it never finishes by itself
+    arguments = ["process", "--entry", f"atropos:{LETTERS}", "--base-url", inference.url]
+    async with command(tmp_path, *arguments, variables=variables) as running:
+        while not (children := children_of(running.process.pid)):
+            await asyncio.sleep(0.05)
+        running.process.send_signal(number)
+        assert await running.wait() == 130, running.log
+    assert running.termination_message["reason"] == "Stopped"
+    assert not any(child.exists() for child in children)
 
 
 async def test_describe_reports_the_config_fields(tmp_path, variables):
