@@ -12,6 +12,7 @@ _LEDGER = "images/api-server/clotho_api_server/state/ledger.py"
 _LEDGER_TESTS = ("tests/unit/api_server/test_ledger.py", "tests/unit/api_server/test_batching.py")
 _TRAINING = "images/trainer/clotho_trainer/training"
 _TRAINER_TESTS = ("tests/unit/trainer/test_batch.py", "tests/unit/trainer/test_loop.py")
+_OBJECTIVE_TESTS = "tests/integration/trainer/test_objective.py"
 
 PLAN = (
     Mutation(
@@ -165,14 +166,14 @@ LEADER = (
         "operator/clotho/cluster/lease.py",
         "self._held_until = started + self._times.renew_within",
         "self._held_until = started + self._times.duration",
-        ("tests/unit/cluster/test_lease_rules.py",),
+        ("tests/unit/cluster/test_leadership.py",),
     ),
     Mutation(
         "a leader counts its lease from the answer, not from the request",
         "operator/clotho/cluster/lease.py",
         "self._held_until = started +",
         "self._held_until = self._clock() +",
-        ("tests/unit/cluster/test_lease_rules.py",),
+        ("tests/unit/cluster/test_leadership.py",),
     ),
     Mutation(
         "an older state replaces a newer one in the cache",
@@ -286,26 +287,43 @@ TRAINING = (
         _TRAINER_TESTS,
     ),
     Mutation(
+        "a checkpoint is reported before it is written",
+        f"{_TRAINING}/loop.py",
+        '        self._board.enter("saving")\n        try:\n',
+        '        self._board.enter("saving")\n        await self._source.checkpointed(step)\n        try:\n',
+        _TRAINER_TESTS,
+    ),
+    Mutation(
         "warm-up begins at a learning rate of zero",
         f"{_TRAINING}/schedule.py",
         "return (step + 1) / (warmup + 1)",
         "return step / (warmup + 1)",
-        ("tests/unit/trainer",),
+        ("tests/unit/trainer/test_small_decisions.py",),
     ),
     Mutation(
         "epsilonHigh is ignored",
         f"{_TRAINING}/local/grpo.py",
         "high = loss.epsilon_high",
         "high = None",
-        ("tests/integration/trainer/test_objective.py",),
+        (f"{_OBJECTIVE_TESTS}::test_epsilon_high_is_the_upper_clip_range",),
     ),
     Mutation(
         "micro-batches of different sizes weigh the same",
         f"{_TRAINING}/local/grpo.py",
         "return len(rows) * micro_batches / total_rows",
         "return 1.0",
-        ("tests/integration/trainer/test_objective.py",),
+        (f"{_OBJECTIVE_TESTS}::test_micro_batches_do_not_change_the_gradient",),
     ),
 )
 
-CATALOGUE = (*PLAN, *RENDER, *LEADER, *LEDGER, *TRAINING)
+ENVIRONMENT = (
+    Mutation(
+        "an Atropos environment gets the key of the tested model",
+        "images/environment/clotho_environment/pod/secrets.py",
+        "hidden = {*TOKEN_VARIABLES, API_KEY_VARIABLE}",
+        "hidden = {*TOKEN_VARIABLES}",
+        ("tests/integration/environment/test_secrets.py",),
+    ),
+)
+
+CATALOGUE = (*PLAN, *RENDER, *LEADER, *LEDGER, *TRAINING, *ENVIRONMENT)

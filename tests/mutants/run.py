@@ -27,7 +27,7 @@ from mutants.catalogue import CATALOGUE  # noqa: E402
 from mutants.mutation import Mutation  # noqa: E402
 
 COPIED = ("operator", "images", "tests", "crds", "charts", "dev", "docs", "examples", "install", "pyproject.toml")
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 900  # far more than any mutation needs, also on a busy machine
 NO_TESTS_RAN = frozenset({2, 3, 4, 5})  # pytest: interrupted, internal error, usage error, nothing collected
 
 
@@ -73,13 +73,15 @@ def run(mutation: Mutation, copies: Copies) -> Outcome:
     with copies.mutated(mutation) as copy:
         code, output = pytest(copy, mutation.tests)
     seconds = time.monotonic() - started
+    if code is None:
+        return Outcome(mutation, is_killed=False, seconds=seconds, problem=f"no end within {LIMIT_SECONDS} s")
     if code in NO_TESTS_RAN:
         return Outcome(mutation, is_killed=False, seconds=seconds, problem=f"pytest exited with {code}:\n{output}")
     return Outcome(mutation, is_killed=code != 0, seconds=seconds)
 
 
-def pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """Exit code and the end of the output. A mutant that hangs counts as noticed: its test run fails, too."""
+def pytest(copy: Path, tests: Sequence[str]) -> tuple[int | None, str]:
+    """Exit code and the end of the output; no exit code when it ran into the limit, and then nothing is known."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
@@ -87,7 +89,7 @@ def pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
             command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return 1, ""
+        return None, f"no end within {LIMIT_SECONDS} s"
     return done.returncode, done.stdout[-2000:]
 
 
@@ -97,7 +99,7 @@ def check_unmutated(mutations: Sequence[Mutation], copies: Copies) -> str:
     unchanged = Mutation("nothing", "pyproject.toml", "[project]", "[project]", tuple(tests))
     with copies.mutated(unchanged) as copy:
         code, output = pytest(copy, tests)
-    return output if code else ""
+    return "" if code == 0 else output
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
