@@ -7,6 +7,7 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 
+from clotho.cluster.apply import APPLY
 from clotho.cluster.client import ApiClient
 from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, NotFound
 from clotho.workspace.objects import OurKind, Workspace
@@ -22,6 +23,7 @@ class FakeApi:
         self.objects: dict[str, Body] = {}
         self.refusals: dict[str, ApiError] = {}
         self.requests: list[str] = []
+        self.bodies: list[Any] = []  # what was sent with each request, else None
         self.channels: list[bytes] = []  # what an exec sends: the channel's number, then its data
         self.texts: dict[str, bytes] = {}  # what streams send
         self._version = 0
@@ -42,17 +44,21 @@ class FakeApi:
         self.objects[path] = body
         return body
 
-    def _note(self, request: str) -> None:
+    def _note(self, request: str, body: object = None) -> None:
         self.requests.append(request)
+        self.bodies.append(body)
         for start, refusal in self.refusals.items():
             if request.startswith(start):
                 raise refusal
 
     async def get(self, path: str, answer: type[Any], **_: str) -> Any:
         self._note(f"get {path}")
+        return msgspec.json.decode(msgspec.json.encode(self._present("get", path)), type=answer)
+
+    def _present(self, verb: str, path: str) -> Body:
         if path not in self.objects:
-            raise NotFound(f"get {path}", f"{path.rpartition('/')[2]!r} not found", 404, "NotFound")
-        return msgspec.json.decode(msgspec.json.encode(self.objects[path]), type=answer)
+            raise NotFound(f"{verb} {path}", f"{path.rpartition('/')[2]!r} not found", 404, "NotFound")
+        return self.objects[path]
 
     async def list(self, path: str, answer: type[Any], params: Mapping[str, str]) -> Any:
         self._note(f"list {path}")
@@ -65,7 +71,7 @@ class FakeApi:
         return msgspec.json.decode(msgspec.json.encode({"items": items}), type=answer)
 
     async def create(self, path: str, body: Any, answer: type[Any], **params: str) -> Any:
-        self._note(f"create {path}")
+        self._note(f"create {path}", body)
         name = body["metadata"]["name"] if "metadata" in body else ""
         where = f"{path}/{name}"
         if where in self.objects:
@@ -74,13 +80,23 @@ class FakeApi:
         made.setdefault("metadata", {})["uid"] = f"uid-of-{name}"
         return made if params.get("dryRun") or not name else self._store(where, made)
 
+    async def replace(self, path: str, body: Body, answer: type[Any], **_: str) -> Any:
+        self._note(f"replace {path}", body)
+        self._check_version("replace", path, body)
+        return self._store(path, body)
+
     async def patch(self, path: str, body: Body, answer: type[Any], content_type: str, **_: str) -> Any:
-        self._note(f"patch {path}")
-        present = await self.get(path, dict)
+        self._note(f"patch {path}", body)
+        if content_type == APPLY and path not in self.objects:
+            return self._store(path, merged({}, body))
+        self._check_version("patch", path, body)
+        return self._store(path, merged(self.objects[path], body))
+
+    def _check_version(self, verb: str, path: str, body: Body) -> None:
         version = body.get("metadata", {}).get("resourceVersion")
-        if version is not None and version != present["metadata"]["resourceVersion"]:
-            raise Conflict(f"patch {path}", "the object has been modified", 409, "Conflict")
-        return self._store(path, merged(present, body))
+        present = self._present(verb, path)["metadata"]["resourceVersion"]
+        if version is not None and version != present:
+            raise Conflict(f"{verb} {path}", "the object has been modified", 409, "Conflict")
 
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         self._note(f"stream {path}")
@@ -99,7 +115,12 @@ class FakeApi:
         yield messages()
 
     async def delete(self, path: str, options: object, answer: type[Any]) -> Any:
-        self._note(f"delete {path}")
+        """What gets a grace period is terminating first."""
+        self._note(f"delete {path}", options)
+        body = self._present("delete", path)
+        if getattr(options, "grace_period_seconds", None):
+            body["metadata"]["deletionTimestamp"] = "2026-11-15T12:00:00Z"
+            return self._store(path, body)
         return self.objects.pop(path)
 
 

@@ -6,47 +6,15 @@ import pytest
 
 from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
-from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound, Transient
+from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Transient
 from clotho.cluster.store import Store
 from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey
 from clotho.render import objects
-from rig.objects import UID, Body, a_run, pod_body, run_body
+from rig.fake_api import FakeApi
+from rig.objects import UID, a_run, pod_body, run_body
 
 RUN = Key("ns", "r")
 POD, POLICY = ObjectKey("Pod", "r-trainer"), ObjectKey("NetworkPolicy", "r")
-
-
-class FakeApi:
-    """Answers from `outcomes` by verb and path, else with the object itself; remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
-        self.bodies: list[Any] = []
-        self.outcomes: dict[tuple[str, str], ApiError | Body] = {}
-
-    def _answer(self, verb: str, path: str, body: Any = None) -> Body:
-        self.asked.append((verb, path))
-        self.bodies.append(body)
-        outcome = self.outcomes.get((verb, path), body)
-        if isinstance(outcome, ApiError):
-            raise outcome
-        assert isinstance(outcome, dict)
-        return outcome
-
-    async def get(self, path: str, _: object) -> Body:
-        return self._answer("get", path)
-
-    async def create(self, path: str, body: Body, _: object, **__: str) -> Body:
-        return self._answer("create", path, body)
-
-    async def patch(self, path: str, body: Body, *_: object, **__: str) -> Body:
-        return self._answer("patch", path, body)
-
-    async def replace(self, path: str, body: Body, _: object, **__: str) -> Body:
-        return self._answer("replace", path, body)
-
-    async def delete(self, path: str, body: Body, _: object) -> Body:
-        return self._answer("delete", path, body)
 
 
 class Rig:
@@ -64,11 +32,11 @@ def create_pod() -> Create:
 
 def apply_policy() -> Apply:
     labels = {"clotho.dev/run": "r", "clotho.dev/owner-uid": UID}
-    metadata = {"name": "r", "namespace": "ns", "uid": "p", "resourceVersion": "3", "labels": labels}
+    metadata = {"name": "r", "namespace": "ns", "uid": "p", "labels": labels}
     return Apply(key=POLICY, manifest={"kind": "NetworkPolicy", "metadata": metadata})
 
 
-PODS, POD_PATH = "/api/v1/namespaces/ns/pods", "/api/v1/namespaces/ns/pods/r-trainer"
+CREATE_POD, POD_PATH = "create /api/v1/namespaces/ns/pods", "/api/v1/namespaces/ns/pods/r-trainer"
 POLICY_PATH = "/apis/networking.k8s.io/v1/namespaces/ns/networkpolicies/r"
 
 
@@ -81,10 +49,10 @@ async def test_what_was_written_is_seen_at_once() -> None:
 
 async def test_no_pod_without_its_network_policy() -> None:
     rig = Rig()
-    rig.api.outcomes["patch", POLICY_PATH] = Transient("patch", "down", 500)
+    rig.api.refusals[f"patch {POLICY_PATH}"] = Transient("patch", "down", 500)
     with pytest.raises(Transient):
         await rig.do(apply_policy(), create_pod())
-    assert rig.api.asked == [("patch", POLICY_PATH)]
+    assert rig.api.requests == [f"patch {POLICY_PATH}"]
 
 
 async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
@@ -94,13 +62,12 @@ async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
         await rig.do(create_pod())
     with pytest.raises(NotLeader):
         await rig.writer.write_status(a_run(), a_run().status)
-    assert rig.api.asked == []
+    assert rig.api.requests == []
 
 
 async def test_our_own_earlier_creation_counts_as_success() -> None:
     rig = Rig()
-    rig.api.outcomes["create", PODS] = AlreadyExists("create", "exists", 409)
-    rig.api.outcomes["get", POD_PATH] = pod_body("trainer", 9)
+    rig.api.objects[POD_PATH] = pod_body("trainer", 9)
     await rig.do(create_pod())
     assert [pod.metadata.resource_version for pod in rig.store.pods_of(RUN, UID)] == ["9"]
 
@@ -109,8 +76,7 @@ async def test_a_name_taken_by_another_run_is_an_error() -> None:
     rig = Rig()
     foreign = pod_body("trainer", 9)
     foreign["metadata"]["labels"]["clotho.dev/owner-uid"] = "another"
-    rig.api.outcomes["create", PODS] = AlreadyExists("create", "exists", 409)
-    rig.api.outcomes["get", POD_PATH] = foreign
+    rig.api.objects[POD_PATH] = foreign
     with pytest.raises(AlreadyExists):
         await rig.do(create_pod())
 
@@ -120,32 +86,32 @@ async def test_a_name_taken_by_another_run_is_an_error() -> None:
 )
 async def test_a_refusal_is_kept_until_the_write_succeeds(error: ApiError, is_permanent: bool) -> None:
     rig = Rig()
-    rig.api.outcomes["create", PODS] = error
+    rig.api.refusals[CREATE_POD] = error
     with pytest.raises(type(error)):
         await rig.do(create_pod())
     refusal = rig.writer.refusals(a_run())[POD]
     assert (refusal.message, refusal.is_permanent) == (error.message, is_permanent)
-    del rig.api.outcomes["create", PODS]
+    del rig.api.refusals[CREATE_POD]
     await rig.do(create_pod())
     assert rig.writer.refusals(a_run()) == {}
 
 
 async def test_a_write_without_an_answer_is_looked_up_before_the_next_plan() -> None:
     rig = Rig()
-    rig.api.outcomes["create", PODS] = Transient("create", "time-out")
+    rig.api.refusals[CREATE_POD] = Transient("create", "time-out")
     with pytest.raises(Transient):
         await rig.do(create_pod())
-    rig.api.outcomes["get", POD_PATH] = pod_body("trainer", 9)
+    rig.api.objects[POD_PATH] = pod_body("trainer", 9)
     await rig.writer.settle(RUN)
     assert len(rig.store.pods_of(RUN, UID)) == 1
-    rig.api.asked.clear()
+    rig.api.requests.clear()
     await rig.writer.settle(RUN)
-    assert rig.api.asked == [], "looked up once"
+    assert rig.api.requests == [], "looked up once"
 
 
 async def test_random_keys_are_filled_and_differ() -> None:
     rig, key = Rig(), ObjectKey("Secret", "r")
-    metadata = {"name": "r", "namespace": "ns", "uid": "s", "resourceVersion": "1"}
+    metadata = {"name": "r", "namespace": "ns"}
     secret = Create(key=key, manifest={"metadata": metadata, "data": {"run.yaml": ""}}, random_keys=("A", "B"))
     await rig.do(secret)
     data = rig.api.bodies[0]["data"]
@@ -161,11 +127,12 @@ SECRET = "/api/v1/namespaces/ns/secrets/r"
 async def apply_secret(existing: dict[str, str]) -> list[tuple[str, Any]]:
     """What is sent for a Secret that has these keys already: verb and data."""
     rig, key = Rig(), ObjectKey("Secret", "r")
-    metadata = {"name": "r", "namespace": "ns", "uid": "s", "resourceVersion": "1"}
-    rig.api.outcomes["get", SECRET] = {"metadata": metadata, "data": existing}
+    metadata = {"name": "r", "namespace": "ns"}
+    rig.api.objects[SECRET] = {"metadata": metadata | {"uid": "s", "resourceVersion": "1"}, "data": existing}
     manifest = {"metadata": metadata, "data": {"run.yaml": "new"}}
     await rig.do(Apply(key=key, manifest=manifest, random_keys=objects.TOKEN_KEYS))
-    return [(verb, body["data"]) for (verb, _), body in zip(rig.api.asked, rig.api.bodies, strict=True) if body]
+    sent = zip(rig.api.requests, rig.api.bodies, strict=True)
+    return [(request.partition(" ")[0], body["data"]) for request, body in sent if body]
 
 
 async def test_a_secret_with_one_token_for_all_roles_keeps_working() -> None:
@@ -190,9 +157,6 @@ def delete_pod() -> Delete:
 async def test_a_deletion_has_the_uid_of_the_object() -> None:
     rig = Rig()
     await rig.do(create_pod())
-    terminating = pod_body("trainer", 8)
-    terminating["metadata"]["deletionTimestamp"] = "2026-11-15T12:00:00Z"
-    rig.api.outcomes["delete", POD_PATH] = terminating
     await rig.do(delete_pod())
     options = rig.api.bodies[-1]
     assert (options.preconditions.uid, options.preconditions.resource_version) == ("uid-trainer", "7")
@@ -203,8 +167,7 @@ async def test_a_deletion_has_the_uid_of_the_object() -> None:
 async def test_deleting_what_is_gone_is_success() -> None:
     rig = Rig()
     await rig.do(create_pod())
-    for verb in ("delete", "get"):
-        rig.api.outcomes[verb, POD_PATH] = NotFound(verb, "gone", 404)
+    del rig.api.objects[POD_PATH]
     await rig.do(delete_pod())
     assert rig.store.pods_of(RUN, UID) == ()
 
@@ -213,8 +176,8 @@ async def test_a_conflict_refreshes_the_cache_and_is_raised() -> None:
     rig = Rig()
     rig.store.handle_event("TrainingRun", False, run_body(1))
     path = "/apis/clotho.dev/v1alpha1/namespaces/ns/trainingruns/r"
-    rig.api.outcomes["replace", f"{path}/status"] = Conflict("replace", "changed", 409)
-    rig.api.outcomes["get", path] = run_body(5)
+    rig.api.refusals[f"replace {path}/status"] = Conflict("replace", "changed", 409)
+    rig.api.objects[path] = run_body(5)
     with pytest.raises(Conflict):
         await rig.writer.write_status(a_run(), a_run().status)
     fresh = rig.store.run(RUN)
@@ -227,9 +190,6 @@ async def test_own_object_that_no_watch_selects_is_known_once_it_was_found() -> 
     rig = Rig()
     rig.store.handle_event("Pod", False, pod_body("trainer", 7))
     rig.store.handle_event("Pod", True, pod_body("trainer", 8))
-    rig.api.outcomes = {
-        ("create", PODS): AlreadyExists("create", "already exists", 409, "AlreadyExists"),
-        ("get", POD_PATH): pod_body("trainer", 8),
-    }
+    rig.api.objects[POD_PATH] = pod_body("trainer", 8)
     await rig.do(create_pod())
     assert [pod.metadata.resource_version for pod in rig.store.pods_of(RUN, UID)] == ["8"]
