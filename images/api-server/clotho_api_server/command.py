@@ -212,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _give_up(last_words: Termination) -> int:
-    log.error(last_words.message)
-    termination.write(last_words)
+def _give_up(ending: Termination) -> int:
+    log.error(ending.message)
+    termination.write(ending)
     return 2

@@ -287,7 +287,7 @@ def _run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _cancel_when_interrupted(task: asyncio.Task[Any]) -> None:
-    """So that it ends its child processes. KeyboardInterrupt alone does not, and is lost where Python ignores errors."""
+    """So that it ends its child processes. KeyboardInterrupt would not, and Python ignores it in some callbacks."""
     from clotho_environment.commands.trial import give_up_after
 
     def interrupt(number: int, _: object) -> None:

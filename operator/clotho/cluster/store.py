@@ -143,7 +143,7 @@ class Store:
     def _handle_event(self, kind: Kind, is_deleted: bool, body: Mapping[str, Any]) -> None:
         cache, head = self.cache(kind), body["metadata"]
         if kind == "Pod":
-            self._note_last_words(body)
+            self._note_termination(body)
         if is_deleted:
             metadata = msgspec.convert(head, Metadata)
             if cache.remove(metadata, version(metadata)):
@@ -153,7 +153,7 @@ class Store:
             if cache.observe(item):
                 self.announce(kind, item.metadata)
 
-    def _note_last_words(self, body: Mapping[str, Any]) -> None:
+    def _note_termination(self, body: Mapping[str, Any]) -> None:
         """A pod may end and vanish between two reconciles: its termination message must not vanish with it."""
         containers = body.get("status", {}).get("containerStatuses", ())
         if any("terminated" in container.get("state", {}) for container in containers):

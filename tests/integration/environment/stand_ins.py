@@ -74,7 +74,7 @@ class ApiServerStandIn(StandIn):
     groups: list[dict[str, Any]] = field(default_factory=list)
     registrations: list[dict[str, Any]] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
-    farewells: list[int] = field(default_factory=list)
+    deregistrations: list[int] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)  # of each group, as often as it was sent
     answers_to_lose: int = 0
     is_silent: bool = False
@@ -122,7 +122,7 @@ class ApiServerStandIn(StandIn):
         return web.json_response({"status": "success", "env_id": env_id, "num_steps": 10} | answer)
 
     async def _disconnect(self, request: web.Request) -> web.Response:
-        self.farewells.append((await request.json())["env_id"])
+        self.deregistrations.append((await request.json())["env_id"])
         return web.json_response({"status": "success"})
 
     async def _scored(self, request: web.Request) -> web.Response:

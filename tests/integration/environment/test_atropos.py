@@ -87,7 +87,7 @@ async def test_environment_survives_an_outage_and_reaches_the_last_step(tmp_path
     assert group["scores"] == [1.0] * 4
     assert group["generation_params"] == {"policy_version": 3}
     assert {len(field[0]) for field in (group["tokens"], group["masks"], group["inference_logprobs"])} == {10}
-    assert api_server.farewells == [len(api_server.registrations)]
+    assert api_server.deregistrations == [len(api_server.registrations)]
     assert TOKEN not in running.log
     assert len(running.log.splitlines()) < 40, "twenty lines a second are not for people"
 
@@ -102,7 +102,7 @@ async def test_a_stop_reaches_the_child(tmp_path, run, variables):
         assert await running.wait() == 0, running.log
     assert running.termination_message["reason"] == "Stopped"
     assert not child.exists()
-    assert api_server.farewells == [1]
+    assert api_server.deregistrations == [1]
     assert TOKEN.encode() not in environment, "untrusted code does not get the run's token"
 
 
@@ -202,7 +202,7 @@ async def test_interrupted_process_ends_its_child_and_fails(tmp_path, run, varia
     await inference.stop()  # so that it never finishes by itself
     arguments = ["process", "--entry", f"atropos:{LETTERS}", "--base-url", inference.url]
     async with command(tmp_path, *arguments, variables=variables) as running:
-        while not (children := children_of(running.process.pid)):
+        while not (children := children_of(running.process.pid)):  # noqa: ASYNC110 - of another process
             await asyncio.sleep(0.05)
         running.process.send_signal(number)
         assert await running.wait() == 130, running.log

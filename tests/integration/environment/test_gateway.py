@@ -81,7 +81,7 @@ async def test_child_is_registered_again_transparently_after_data_loss(gateway, 
     await send(child, gateway, group_of([5], env_id=first))
     assert [group["env_id"] for group in api_server.groups] == [2]
     await gateway.disconnect()
-    assert api_server.farewells == [2]
+    assert api_server.deregistrations == [2]
 
 
 async def test_a_group_sent_after_data_loss_is_not_lost(gateway, child, api_server):

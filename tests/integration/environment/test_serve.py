@@ -32,7 +32,7 @@ async def test_letters_to_the_last_step(tmp_path, api_server, inference):
     assert api_server.registrations == [
         {"desired_name": "env", "group_size": 4, "max_token_length": 64, "weight": 1.0, "min_batch_allocation": None}
     ]
-    assert api_server.farewells == [1]
+    assert api_server.deregistrations == [1]
     group = api_server.groups[0]
     assert group["scores"] == [1.0] * 4
     assert group["generation_params"] == {"policy_version": 3}
@@ -101,7 +101,7 @@ async def test_waits_for_the_trainer_to_register(tmp_path, api_server, inference
             assert 'clotho_environment_rollouts_total{outcome="sent"}' in await response.text()
         running.terminate()
         assert await ending(running) == (0, "Stopped", "stopped")
-    assert api_server.farewells == [1]
+    assert api_server.deregistrations == [1]
 
 
 async def test_a_stop_does_not_wait_for_rollouts_that_hang(tmp_path, api_server, inference):
@@ -111,7 +111,7 @@ async def test_a_stop_does_not_wait_for_rollouts_that_hang(tmp_path, api_server,
         running.terminate()
         code, reason, _ = await ending(running)
     assert (code, reason) == (0, "Stopped"), running.log
-    assert api_server.farewells == [1]
+    assert api_server.deregistrations == [1]
 
 
 @pytest.mark.parametrize("refusing", ["API server", "inference server"])

@@ -29,8 +29,8 @@ def test_the_policy_learns_to_write_letters(model: Path, tmp_path: Path) -> None
         rewards = [reward for _, reward in run.steps()]
         assert [step for step, _ in run.steps()] == list(range(1, 61))
         assert run.server_status()["current_step"] == 60
-        last_words = run.termination("trainer")
-        assert (last_words["reason"], last_words["step"]) == ("Finished", 60)
+        termination = run.termination("trainer")
+        assert (termination["reason"], termination["step"]) == ("Finished", 60)
     print({"seconds": seconds, "first_five": mean(rewards[:5]), "last_five": mean(rewards[-5:])})
     assert mean(rewards[:5]) < 0.2
     assert mean(rewards[-5:]) > LEARNED

@@ -22,7 +22,7 @@ class MemoryServer:
     def __init__(self, refusal: Exception | None = None) -> None:
         self.groups: list[Group] = []
         self.is_registered = False
-        self.farewells = 0
+        self.deregistrations = 0
         self.refusal = refusal
         self.room = asyncio.Event()
         self.room.set()
@@ -42,7 +42,7 @@ class MemoryServer:
         return len(self.groups)
 
     async def disconnect(self) -> None:
-        self.farewells += 1
+        self.deregistrations += 1
 
 
 class Scripted(Environment[Config, int]):
@@ -93,7 +93,7 @@ async def test_runs_until_the_last_step_and_deregisters():
     ending = await run(runner)
     assert ending.reason == "Finished"
     assert 5 <= (ending.step or 0) <= len(server.groups)
-    assert server.farewells == 1
+    assert server.deregistrations == 1
     assert rollouts(telemetry, "sent") == len(server.groups)
 
 
@@ -137,7 +137,7 @@ async def test_an_environment_that_never_works_ends_with_the_reason(behaviour, o
     assert ending.message.startswith("3 rollouts in a row failed; the last: ")
     assert explanation in ending.message
     assert rollouts(telemetry, outcome) == 3
-    assert server.farewells == 1
+    assert server.deregistrations == 1
 
 
 async def test_an_own_timeout_error_of_the_environment_is_a_failure_and_not_a_hang():
@@ -224,7 +224,7 @@ async def test_stop_lets_rollouts_in_flight_finish():
     assert runner.unready() in (None, "stopping")
     release.set()
     ending = await task
-    assert (ending.reason, len(server.groups), server.farewells) == ("Stopped", 2, 1)
+    assert (ending.reason, len(server.groups), server.deregistrations) == ("Stopped", 2, 1)
 
 
 async def test_stop_drops_what_does_not_finish_in_time():
@@ -240,7 +240,7 @@ async def test_stop_drops_what_does_not_finish_in_time():
     await started.wait()
     stop.set()
     ending = await task
-    assert (ending.reason, server.groups, server.farewells) == ("Stopped", [], 1)
+    assert (ending.reason, server.groups, server.deregistrations) == ("Stopped", [], 1)
 
 
 async def test_code_that_swallows_cancellation_does_not_hold_up_the_end(monkeypatch):
