@@ -16,6 +16,12 @@ def test_deep_json_is_a_decode_error(deep: str) -> None:
     assert termination.decode(f'{{"reason": {deep}}}') is None
 
 
+def test_bytes_that_are_no_utf8_are_a_decode_error() -> None:
+    for module in (progress, exports, description):
+        with pytest.raises(msgspec.MsgspecError):
+            module.decode(b'{"name": "\xff", "state": "\xff", "files": "\xff"}')  # type: ignore[attr-defined]
+
+
 def test_a_default_that_is_nested_deeply_is_left_out() -> None:
     def field(levels: int) -> dict[str, object]:
         return {"name": "f", "default": msgspec.Raw(b"[" * levels + b"]" * levels)}

@@ -3,15 +3,16 @@
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
+from clotho_contract.untrusted import decode
 from clotho_environment.atropos.child import LINE_LIMIT, ChildOutput
 from clotho_environment.atropos.scored import Scored
 from clotho_environment.atropos.versions import VersionMemory
 from clotho_environment.commands.trial import Tally
 from clotho_environment.pod.tokenizer import TokenizerError, unpack_tokenizer
 from clotho_environment.rollouts.failures import summarize
-from clotho_environment.sdk.bodies import UnreadableBodyError, decode
 from clotho_environment.sdk.completion import AnswerError, read_generate, read_openai
 from clotho_environment.sdk.environment import Config, Environment, InvalidConfigError, build
 from unit.environment.test_tokenizer import archive
@@ -23,7 +24,7 @@ DEEP_OBJECT = b'{"a":' * 100_000
 @pytest.mark.parametrize("body", [DEEP, DEEP_OBJECT, b"", b"\xff", b"{", b"NaN"])
 @pytest.mark.parametrize("kind", [dict, list, Any])
 def test_a_body_that_cannot_be_read_is_one_kind_of_error(body, kind):
-    with pytest.raises(UnreadableBodyError):
+    with pytest.raises(msgspec.MsgspecError):
         decode(body, kind)
 
 
@@ -47,7 +48,7 @@ def test_deep_answers_of_an_inference_server(body):
     ],
 )
 def test_a_group_that_the_gateway_cannot_read(body):
-    with pytest.raises(UnreadableBodyError):
+    with pytest.raises(msgspec.MsgspecError):
         Scored.read(body, VersionMemory())
 
 

@@ -22,11 +22,12 @@ from clotho_contract.api_protocol import (
 )
 from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
+from clotho_contract.untrusted import decode
 from clotho_environment.atropos.scored import Scored
 from clotho_environment.atropos.versions import VersionMemory
 from clotho_environment.clients.api_server import new_key
 from clotho_environment.pod.telemetry import Telemetry
-from clotho_environment.sdk.bodies import UnreadableBodyError, decode, read_answer
+from clotho_environment.sdk.bodies import read_answer
 from clotho_environment.sdk.completion import AnswerError, read_generate
 
 log = logging.getLogger(__name__)
@@ -162,7 +163,7 @@ class Gateway:
         path = request.path.removeprefix("/api")
         try:
             groups = [Scored.read(raw, self._versions) for raw in _listed(body)]
-        except UnreadableBodyError:  # the API server's answer names what is wrong with it
+        except msgspec.MsgspecError:  # the API server's answer names what is wrong with it
             answer = await self._call("api", "POST", path, body)
             if answer.status >= 400:
                 self._count_refusal(answer)
@@ -285,7 +286,7 @@ class _Answer(Struct):
             return None
         try:
             decoded: T = decode(self.body, kind)
-        except UnreadableBodyError as error:
+        except msgspec.MsgspecError as error:
             log.warning("the API server's answer cannot be read: %s", error)
             return None
         return decoded

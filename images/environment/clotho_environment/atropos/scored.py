@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from clotho_contract.untrusted import decode
 from clotho_environment.atropos.versions import VersionMemory
-from clotho_environment.sdk.bodies import decode
 
 Token = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 

@@ -21,7 +21,8 @@ from clotho_contract.api_protocol import (
 )
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_contract.termination import Reason
-from clotho_environment.sdk.bodies import UnreadableBodyError, decode, read_answer
+from clotho_contract.untrusted import decode
+from clotho_environment.sdk.bodies import read_answer
 from clotho_environment.sdk.group import Group, InvalidGroupError, Sequence, encode_group
 
 log = logging.getLogger(__name__)
@@ -184,5 +185,5 @@ def _decode(body: bytes, kind: type[T]) -> T:
     try:
         decoded: T = decode(body, kind)
         return decoded
-    except UnreadableBodyError as error:
+    except msgspec.MsgspecError as error:
         raise ApiServerRefusedError(f"the API server's answer cannot be read: {error}") from error

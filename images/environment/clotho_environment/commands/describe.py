@@ -14,11 +14,11 @@ from clotho_contract import description as contract
 from clotho_contract.description import ConfigField, Description
 from clotho_contract.names import TERMINATION_MESSAGE_VARIABLE
 from clotho_contract.termination import Termination
+from clotho_contract.untrusted import decode
 from clotho_environment.atropos.introspect import field_schema
 from clotho_environment.entries import NativeEntry
 from clotho_environment.pod.isolated import run_isolated
 from clotho_environment.pod.status import status_server, stop_signal
-from clotho_environment.sdk.bodies import UnreadableBodyError, decode
 
 SIZE_LIMIT: Final = 4 * 1024**2  # of what a child reports, before it is cut to the contract's size
 
@@ -73,7 +73,7 @@ def read_report(path: Path) -> bytes:
 def _read_ending(path: Path) -> Termination | None:
     try:
         ending: Termination = decode(read_report(path), Termination)
-    except UnreadableBodyError:
+    except msgspec.MsgspecError:
         return None
     return ending
 

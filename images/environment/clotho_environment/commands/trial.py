@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from clotho_contract.logs import without
 from clotho_contract.termination import Termination, Trial
-from clotho_environment.sdk.bodies import UnreadableBodyError, decode
+from clotho_contract.untrusted import decode
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Tally(logging.Handler):
         self._write_line(line)
         try:
             scores = decode(line, _Line).scores
-        except UnreadableBodyError as error:
+        except msgspec.MsgspecError as error:
             log.warning("a group cannot be counted: %s", error)
             return
         correct = sum(score > 0 for score in scores)

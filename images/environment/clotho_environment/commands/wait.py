@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+import msgspec
 
 from clotho_contract.api_protocol import Info
 from clotho_contract.config import RunConfig
 from clotho_contract.retry import Backoff, TransientError, reason_of, retrying
 from clotho_contract.termination import Reason, Termination
+from clotho_contract.untrusted import decode
 from clotho_environment.clients.connections import open_session
 from clotho_environment.pod.tokenizer import TokenizerError, unpack_tokenizer
-from clotho_environment.sdk.bodies import UnreadableBodyError, decode, read_answer
+from clotho_environment.sdk.bodies import read_answer
 
 log = logging.getLogger(__name__)
 
@@ -105,5 +107,5 @@ def _batch_size(body: bytes) -> int:
     try:
         info: Info = decode(body, Info)
         return info.batch_size
-    except UnreadableBodyError as error:
+    except msgspec.MsgspecError as error:
         raise RefusedError(f"not an API server: its answer to /info cannot be read ({error})") from error

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from clotho_environment.sdk.bodies import UnreadableBodyError, decode
+from clotho_contract.untrusted import decode
 from clotho_environment.sdk.group import Sequence
 
 Message = Mapping[str, Any]
@@ -106,7 +107,7 @@ def read_generate(body: bytes, prompt: tuple[int, ...], version: int | None) -> 
 def _decode(body: bytes, kind: Any) -> Any:
     try:
         return decode(body, kind)
-    except UnreadableBodyError as error:
+    except msgspec.MsgspecError as error:
         raise AnswerError(f"the inference server's answer cannot be read: {error}") from error
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from clotho_environment.sdk.bodies import UnreadableBodyError, decode
+from clotho_contract.untrusted import decode
 from clotho_environment.sdk.completion import Completion, Message
 from clotho_environment.sdk.conversation import Conversation
 from clotho_environment.sdk.sampling import InferenceError, InferenceUnavailableError, SamplingClient
@@ -51,7 +51,7 @@ class Recorder:
                 return _problem(400, "streaming is not supported here")
             sampling = {key: value for key, value in body.items() if key not in _NOT_SAMPLING and value is not None}
             (turn,) = await self._client.chat(body.get("messages", []), n=1, tools=body.get("tools"), **sampling)
-        except (UnreadableBodyError, InferenceError) as error:
+        except (msgspec.MsgspecError, InferenceError) as error:
             return _problem(400, str(error))
         except InferenceUnavailableError as error:
             return _problem(503, str(error))
