@@ -38,6 +38,8 @@ class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     percent_correct: float | None = None
     tokens_per_second: float | None = None
     seconds_per_step: float | None = None
+    waiting_share: float | None = None  # of the last step, spent waiting for data: 0 to 1
+    occupancy: float | None = None  # of the engine's rows, the mean while the trainer waited: 0 to 1
     last_step_time: str | None = None  # RFC 3339
     registered: bool = False
     serving: bool = False
@@ -62,6 +64,8 @@ def bounded(progress: Progress) -> Progress:
         seconds_per_step=_within(progress.seconds_per_step),
         checkpoint=saved if saved and len(saved.path) <= LONGEST_TEXT else None,
         wandb_url=url if url and len(url) <= LONGEST_TEXT else None,
+        waiting_share=_within(progress.waiting_share, most=1.0),
+        occupancy=_within(progress.occupancy, most=1.0),
         history=tuple(
             HistorySample(
                 step=sample.step,
@@ -74,8 +78,8 @@ def bounded(progress: Progress) -> Progress:
     )
 
 
-def _within(figure: float | None, least: float = 0.0) -> float | None:
-    return figure if figure is not None and least <= figure <= LARGEST_FIGURE else None
+def _within(figure: float | None, least: float = 0.0, most: float = LARGEST_FIGURE) -> float | None:
+    return figure if figure is not None and least <= figure <= most else None
 
 
 def decode(body: bytes) -> Progress:

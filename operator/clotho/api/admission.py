@@ -23,6 +23,7 @@ _PROBLEMS: Final = "variables.found[0].filter(p, variables.found.size() == 1 || 
 
 _ENVIRONMENTS: Final = "spec.?environments.orValue([])"
 _TRAINERS: Final = "spec.?trainer.?replicas.orValue(1)"
+_MOST_REPLICAS: Final = "e.?replicas.orValue(1) == 0 ? 0 : e.?autoscaling.?max.orValue(e.?replicas.orValue(1))"
 _CONTAINERS: Final = "(t.pod.?containers.orValue([]) + t.pod.?initContainers.orValue([]))"
 _TEMPLATES: Final = f"""(
   [
@@ -87,7 +88,9 @@ def _limits() -> str:
             "gpus",
         ),
         _limit(
-            "'environments: the sum of replicas'", f"{_ENVIRONMENTS}.map(e, e.?replicas.orValue(1)).sum()", "replicas"
+            "'environments: the sum of replicas, autoscaling.max where set'",
+            f"{_ENVIRONMENTS}.map(e, {_MOST_REPLICAS}).sum()",
+            "replicas",
         ),
         _models(),
     )

@@ -128,12 +128,12 @@ def _not_the_locked(name: str, given: object, locked: object, policy: PolicyInFo
 
 def _excesses(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
     limits = policy.limits
-    trainer, replicas = spec.trainer, sum(environment.replicas for environment in spec.environments)
+    trainer, replicas = spec.trainer, sum(environment.most_replicas for environment in spec.environments)
     gpus = "trainer.gpus of all replicas" if trainer.replicas > 1 else "trainer.gpus"
     for name, asked, limit in (
         ("training.steps", spec.training.steps, limits.steps),
         (gpus, trainer.replicas * trainer.gpus, limits.gpus),
-        ("environments: the sum of replicas", replicas, limits.replicas),
+        ("environments: the sum of replicas, autoscaling.max where set", replicas, limits.replicas),
     ):
         if limit is not None and asked > limit:
             yield f"{name}: {asked} is more than {limit}, the limit of {policy.title}"

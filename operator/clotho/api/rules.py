@@ -25,8 +25,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 _CHANGEABLE: Final = (
-    "on an existing run only environments[].replicas, training.steps (upwards), stop, suspend, deadlineSeconds, "
-    "ttlSecondsAfterFinished, restarts.limit and export can be changed"
+    "on an existing run only environments[].replicas and autoscaling, training.steps (upwards), stop, suspend, "
+    "deadlineSeconds, ttlSecondsAfterFinished, restarts.limit and export can be changed"
 )
 
 
@@ -157,17 +157,26 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message=f"environments cannot be added or removed: {_CHANGEABLE}",
         ),
     ),
-    "spec.environments[]": immutable(
-        "weight",
-        "minBatchAllocation",
-        "environmentName",
-        "image",
-        "entry",
-        "configMapName",
-        "secretName",
-        "config",
-        "template",
-        below="environments[].",
+    "spec.environments[]": (
+        Rule(
+            rule="!has(self.autoscaling) || self.autoscaling.max >= self.replicas",
+            message="environments[].autoscaling.max must be at least replicas",
+            expression="'environments.%s.autoscaling.max: %d is less than replicas %d, the fewest pods'"
+            ".format([self.name, self.autoscaling.max, self.replicas])",
+            field="autoscaling",
+        ),
+        *immutable(
+            "weight",
+            "minBatchAllocation",
+            "environmentName",
+            "image",
+            "entry",
+            "configMapName",
+            "secretName",
+            "config",
+            "template",
+            below="environments[].",
+        ),
     ),
     "spec.training": (
         Rule(

@@ -86,7 +86,7 @@ class ComponentStatus(StatusPart, frozen=True):
             "run is finished and its pods are gone."
         ),
     ]
-    replicas: Annotated[int, Meta(description="Pods wanted.")] = 1
+    replicas: Annotated[int, Meta(description="Pods wanted; with autoscaling, the present number.")] = 1
     ready: Annotated[int, Meta(description="Pods ready.")] = 0
     pod: Annotated[str, Meta(description="Name of the pod; for environments, of the first.")] = ""
     restarts: Annotated[int, Meta(description="Pods that were replaced, for whatever reason.")] = 0
@@ -125,6 +125,29 @@ class Components(StatusPart, frozen=True):
     trainer: TrainerStatus | None = None
     environments: tuple[ComponentStatus, ...] = ()
     exporter: ComponentStatus | None = None
+
+
+AutoscalingReason = Literal["Steady", "Raised", "Lowered", "AtMaximum", "EngineFull"]
+
+
+class AutoscalingStatus(StatusPart, frozen=True):
+    """What the operator chose for an environment with autoscaling, and what it has observed since."""
+
+    name: Annotated[str, Meta(description="Name of the environment.")]
+    target: Annotated[int, Meta(description="Pods chosen, from replicas to autoscaling.max.")]
+    previous: Annotated[int, Meta(description="Pods before the last change; 0 before the first.")] = 0
+    change_time: Annotated[datetime | None, Meta(description="When the number was last changed.")] = None
+    reason: Annotated[
+        AutoscalingReason,
+        Meta(
+            description="Raised or Lowered by the last change; AtMaximum or EngineFull while more pods are needed or "
+            "would not help; else Steady."
+        ),
+    ] = "Steady"
+    message: Annotated[str, Meta(description="The reason in a sentence.")] = ""
+    step: Annotated[int, Meta(description="The last step that was observed.")] = 0
+    waiting_steps: Annotated[int, Meta(description="Observed steps in a row in which the trainer waited.")] = 0
+    full_since: Annotated[datetime | None, Meta(description="Since when data has always waited.")] = None
 
 
 class ExportedFileStatus(StatusPart, frozen=True):
@@ -232,6 +255,9 @@ class TrainingRunStatus(StatusPart, frozen=True):
         tuple[HistorySample, ...], Meta(max_length=10, description="At most ten samples spread over the run.")
     ] = ()
     components: Components | None = None
+    autoscaling: Annotated[
+        tuple[AutoscalingStatus, ...], Meta(description="The environments whose number of pods the operator chooses.")
+    ] = ()
     resolved: Annotated[
         tuple[ResolvedEnvironment, ...], Meta(description="The Environments that the run uses, as it started.")
     ] = ()

@@ -75,6 +75,12 @@ SecretVariables = Annotated[
 ]
 
 
+class Autoscaling(Settings, frozen=True):
+    """More pods while the trainer waits for data, fewer while data waits for the trainer."""
+
+    max: Annotated[int, Meta(ge=1, le=256, description="Most pods; replicas is the fewest.")]
+
+
 class EnvironmentSpec(EnvironmentSource, frozen=True, kw_only=True):
     """One environment: a task that samples from the policy and scores what it answers."""
 
@@ -89,6 +95,10 @@ class EnvironmentSpec(EnvironmentSource, frozen=True, kw_only=True):
     replicas: Annotated[
         int, Meta(ge=0, le=256, description="How many pods produce trajectories. Can be changed at any time.")
     ] = 1
+    autoscaling: Annotated[
+        Autoscaling | None,
+        Meta(description="Lets the operator choose the number of pods, from replicas to max. Can be changed any time."),
+    ] = None
     weight: Annotated[float, Meta(gt=0, description="Share of each batch, relative to the other environments.")] = 1.0
     min_batch_allocation: Annotated[
         Fraction | None, Meta(description="Smallest share of each batch that this environment fills.")
@@ -109,6 +119,11 @@ class EnvironmentSpec(EnvironmentSource, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=dict)
     template: PodTemplate = field(default_factory=dict)
+
+    @property
+    def most_replicas(self) -> int:
+        """None of an environment that is switched off with replicas 0."""
+        return max(self.replicas, self.autoscaling.max) if self.autoscaling and self.replicas else self.replicas
 
     @property
     def group_size(self) -> int:

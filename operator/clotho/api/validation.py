@@ -66,6 +66,10 @@ def _environment_problems(spec: TrainingRunSpec) -> Iterator[str]:
         yield f"environments: {repeated} appears more than once"
     if sum(environment.min_batch_allocation or 0.0 for environment in spec.environments) > 1.0:
         yield "environments: the minBatchAllocation of all must not add up to more than 1"
+    for each in spec.environments:
+        if each.autoscaling is not None and each.autoscaling.max < each.replicas:
+            most = f"environments.{each.name}.autoscaling.max: {each.autoscaling.max}"
+            yield f"{most} is less than replicas {each.replicas}, the fewest pods"
 
 
 def _inline_problems(inline: InlineSpec) -> Iterator[str]:

@@ -49,14 +49,17 @@ class Question(Struct, frozen=True):
 
 def questions(run: TrainingRun, pods: tuple[Pod, ...], known: Probes, now: datetime) -> tuple[Question, ...]:
     """The trainer is always probed; the others only once it does not answer or has made no step for a while:
-    they are needed to find the cause of a stall, and a thousand healthy runs should cost little."""
+    they are needed to find the cause of a stall, and a thousand healthy runs should cost little. Autoscaling needs the
+    length of the API server's queue as well."""
     if run.status.phase == "Completed":
         exporter = _only(pods, EXPORTER)
         return (Question("exporter", exporter),) if exporter else ()
     trainer, api_server = _only(pods, TRAINER), _only(pods, API_SERVER)
     due = [Question("trainer", trainer)] if trainer else []
-    if is_suspicious(run, known, now):
+    is_doubtful = is_suspicious(run, known, now)
+    if is_doubtful or any(environment.autoscaling for environment in run.spec.environments):
         due += [Question("api_server", api_server)] if api_server else []
+    if is_doubtful:
         due += [Question("inference", trainer)] if trainer and not run.spec.is_inline else []
     return tuple(due)
 

@@ -24,6 +24,8 @@ _RUN_GAUGES = {
     "clotho_run_reward_mean": "Mean reward of the run's last batch.",
     "clotho_run_loss": "Loss of the run's last step.",
     "clotho_run_tokens_per_second": "Tokens that the run trains a second; absent when it has ended or is suspended.",
+    "clotho_run_waiting_share": "Share of the run's last step that the trainer waited for data, 0 to 1.",
+    "clotho_run_engine_occupancy": "Share of the inference engine's rows in use while the trainer waited, 0 to 1.",
     "clotho_run_seconds_since_last_step": (
         "Seconds since the run made a step; grows while it is stalled, absent when it has ended or is suspended."
     ),
@@ -60,6 +62,11 @@ class RunCollector(Collector):
         yield GaugeMetricFamily(
             "clotho_run_phase", "Always 1; the label is the phase that the run is in.", labels=(*RUN_LABELS, "phase")
         )
+        yield GaugeMetricFamily(
+            "clotho_run_component_replicas",
+            "Pods wanted of a component; of an environment with autoscaling, the number that was chosen.",
+            labels=(*RUN_LABELS, "component"),
+        )
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {metric.name: metric for metric in self.describe()}
@@ -73,9 +80,9 @@ class RunCollector(Collector):
                 families[name].add_sample(name, labels, value)
             for part in _parts(run.status):
                 share = part.ready / part.replicas if part.replicas else 1.0
-                families["clotho_run_component_ready"].add_sample(
-                    "clotho_run_component_ready", {**labels, "component": part.name}, share
-                )
+                for name, value in (("ready", share), ("replicas", part.replicas)):
+                    family = f"clotho_run_component_{name}"
+                    families[family].add_sample(family, {**labels, "component": part.name}, value)
         for phase, count in counts.items():
             families["clotho_runs"].add_sample("clotho_runs", {"phase": phase}, count)
         yield from families.values()
@@ -100,6 +107,9 @@ def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) 
         "clotho_run_tokens_per_second": progress.tokens_per_second,
         "clotho_run_seconds_since_last_step": (now - moved).total_seconds() if moved else None,
     }
+    if answer is not None and status.phase not in RESTING_PHASES:
+        values["clotho_run_waiting_share"] = answer.waiting_share
+        values["clotho_run_engine_occupancy"] = answer.occupancy
     if status.phase in RESTING_PHASES:
         del values["clotho_run_tokens_per_second"], values["clotho_run_seconds_since_last_step"]
     return counts | {name: value for name, value in values.items() if value is not None}

@@ -170,7 +170,7 @@ def patch(team: Kubectl, changes: Body, *flags: str) -> None:
 
 ENVIRONMENT = CASES["everything"]["environments"][0]
 MUTABLE: list[Body] = [
-    {"environments": [ENVIRONMENT | {"replicas": 5}, {"name": "letters", "replicas": 1}]},
+    {"environments": [ENVIRONMENT | {"replicas": 5, "autoscaling": {"max": 8}}, {"name": "letters", "replicas": 1}]},
     {"training": {"steps": 5000}},
     {"suspend": True},
     {"suspend": False},
@@ -209,6 +209,10 @@ IMMUTABLE: list[tuple[Body, str]] = [
     (changed_environment(template={}), "environments[].template is immutable"),
     (changed_environment(minBatchAllocation=None), "environments[].minBatchAllocation is immutable"),
     ({"environments": [ENVIRONMENT]}, "environments cannot be added or removed"),
+    (
+        changed_environment(replicas=3, autoscaling={"max": 2}),
+        f"environments.{ENVIRONMENT['name']}.autoscaling.max: 2 is less than replicas 3, the fewest pods",
+    ),
 ]
 
 
@@ -219,7 +223,8 @@ def test_immutable_fields_are_refused_and_the_message_lists_mutable_ones(team: K
             patch(team, {"spec": changes}, "--dry-run=server")
         assert words in str(refusal.value)
         if "immutable" in words:
-            assert "only environments[].replicas, training.steps (upwards), stop, suspend" in str(refusal.value)
+            changeable = "only environments[].replicas and autoscaling, training.steps (upwards), stop, suspend"
+            assert changeable in str(refusal.value)
 
 
 def test_a_stop_cannot_be_undone(team: Kubectl) -> None:

@@ -110,7 +110,7 @@ def test_a_live_run_that_violates_a_later_policy_can_be_changed(team: Kubectl) -
     change(team, restarts={"limit": 9})
     with pytest.raises(KubectlError, match=r"training\.steps: 200 is more than 50"):
         change(team, training={"steps": 200})
-    with pytest.raises(KubectlError, match="the sum of replicas: 2 is more than 1"):
+    with pytest.raises(KubectlError, match=r"the sum of replicas, autoscaling\.max where set: 2 is more than 1"):
         change(team, environments=[{"name": "letters", "replicas": 2, "config": {"group_size": 4}}])
     team.run("label", "tr/r", "team=rl")
 

@@ -217,7 +217,8 @@ async def test_a_disconnected_client_cancels_its_request() -> None:
                 given_up.set()
 
     server = InferenceServer(TOKEN)
-    server.service = Service(Waiting(), None, "tiny/model", 96, 64, 1.0)
+    counts: list[int] = []
+    server.service = Service(Waiting(), None, "tiny/model", 96, 64, 1.0, count_sequences=counts.append)
     port = free_port()
     async with listening(server.application(), "127.0.0.1", port), ClientSession(headers=BEARER) as session:
         body = {"input_ids": [6], "sampling_params": {"max_new_tokens": 5}}
@@ -225,6 +226,7 @@ async def test_a_disconnected_client_cancels_its_request() -> None:
         await asyncio.wait_for(asked.wait(), 30)
         request.cancel()
         await asyncio.wait_for(given_up.wait(), 30)
+    assert counts == [1, -1], "sequences in flight"
 
 
 async def test_503_while_the_model_loads() -> None:

@@ -29,7 +29,7 @@ def test_the_files_are_up_to_date(definition: Definition) -> None:
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.kind)
 def test_crds_are_far_below_the_client_side_apply_limit(definition: Definition) -> None:
-    assert len(render(definition)) < 100_000
+    assert len(render(definition)) < 131_072, "kubectl keeps a copy of at most 262,144 bytes"
 
 
 def fields(schema: Body, path: str) -> Iterator[tuple[str, Body]]:

@@ -81,7 +81,12 @@ NAMED: list[tuple[Policy, Body, str]] = [
     (limiting(steps=99), {}, "training.steps: 100 is more than 99, the limit of TrainingPolicy team"),
     (limiting(gpus=1), {"trainer": {"gpus": 2}}, "trainer.gpus: 2 is more than 1, the limit"),
     (limiting(gpus=8), {"trainer": {"replicas": 2, "gpus": 8}}, "trainer.gpus of all replicas: 16 is more than 8"),
-    (limiting(replicas=1), {}, "environments: the sum of replicas: 2 is more than 1"),
+    (limiting(replicas=1), {}, "environments: the sum of replicas, autoscaling.max where set: 2 is more than 1"),
+    (
+        limiting(replicas=4),
+        environment(autoscaling={"max": 5}),
+        "environments: the sum of replicas, autoscaling.max where set: 5 is more than 4",
+    ),
     (limiting(models=["meta/*"]), {}, "model.name: Qwen/Qwen3-8B is not among the models of TrainingPolicy team"),
     (
         limiting(images=["ghcr.io/team/*"]),
@@ -153,7 +158,8 @@ def test_only_changed_fields_are_violations_of_an_update() -> None:
     assert violations(run(training={"steps": 200}), rules, old) == violations(run(training={"steps": 200}), rules)
     more = environment(replicas=3)
     assert violations(run(**more), rules, old) == (
-        "environments: the sum of replicas: 3 is more than 2, the limit of TrainingPolicy team",
+        "environments: the sum of replicas, autoscaling.max where set: 3 is more than 2, "
+        "the limit of TrainingPolicy team",
     )
 
 

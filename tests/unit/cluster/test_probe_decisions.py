@@ -40,6 +40,13 @@ def test_of_several_trainer_pods_only_the_first_is_probed() -> None:
     assert question.pod.uid == "uid-trainer"
 
 
+def test_autoscaling_needs_the_queue_of_the_api_server() -> None:
+    environment = {"name": "letters", "config": {"group_size": 8}, "autoscaling": {"max": 4}}
+    run = a_run(status={"phase": "Running"}, environments=[environment])
+    found = questions(run, PODS, trainer_reported(NOW), NOW)
+    assert [question.target for question in found] == ["trainer", "api_server"]
+
+
 EVERYBODY = ["trainer", "api_server", "inference"]
 
 

@@ -15,3 +15,13 @@ def test_an_unknown_state_of_a_newer_trainer_is_decoded() -> None:
 def test_numbers_that_count_nothing_are_refused(step: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode(b'{"state": "training", "step": %s, "totalSteps": 9}' % step)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(b"0", 0.0), (b"0.25", 0.25), (b"1", 1.0), (b"1.5", None), (b"-1", None)]
+)
+def test_shares_are_from_0_to_1(share: bytes, expected: float | None) -> None:
+    found = decode(
+        b'{"state": "training", "step": 1, "totalSteps": 9, "waitingShare": %s, "occupancy": %s}' % (share, share)
+    )
+    assert (found.waiting_share, found.occupancy) == (expected, expected)

@@ -74,10 +74,21 @@ def test_an_invalid_time_counts_as_not_reported(reported: str) -> None:
 @pytest.mark.parametrize("phase", ["Completed", "Stopped", "Failed", "Suspended"])
 def test_an_inactive_run_exports_no_speed_and_no_step_age(phase: str) -> None:
     answer = Progress(
-        state="training", step=100, total_steps=100, tokens_per_second=4310.0, last_step_time="2026-11-15T12:59:58Z"
+        state="training",
+        step=100,
+        total_steps=100,
+        tokens_per_second=4310.0,
+        last_step_time="2026-11-15T12:59:58Z",
+        waiting_share=0.25,
+        occupancy=0.5,
     )
-    moving = ("clotho_run_seconds_since_last_step", "clotho_run_tokens_per_second")
-    assert sum(line.startswith(moving) for line in exported(STATUS, answer)) == 2
+    moving = (
+        "clotho_run_seconds_since_last_step",
+        "clotho_run_tokens_per_second",
+        "clotho_run_waiting_share",
+        "clotho_run_engine_occupancy",
+    )
+    assert sum(line.startswith(moving) for line in exported(STATUS, answer)) == 4
     lines = exported({**STATUS, "phase": phase}, answer)
     assert not [line for line in lines if line.startswith(moving)]
     assert 'clotho_run_step{namespace="ns",run="r"} 100.0' in lines
@@ -88,6 +99,7 @@ def test_readiness_is_the_share_of_ready_replicas() -> None:
     none = {"name": "none", "state": "Ready", "replicas": 0, "ready": 0}
     lines = exported({"phase": "Running", "components": {"environments": [letters, none]}})
     assert 'clotho_run_component_ready{component="letters",namespace="ns",run="r"} 0.75' in lines
+    assert 'clotho_run_component_replicas{component="letters",namespace="ns",run="r"} 4.0' in lines
     assert 'clotho_run_component_ready{component="none",namespace="ns",run="r"} 1.0' in lines
 
 

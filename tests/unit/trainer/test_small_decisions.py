@@ -228,3 +228,21 @@ def test_progress_has_the_main_figures() -> None:
     assert (progress.step, progress.policy_version, progress.reward_mean, progress.loss) == (3, 3, 0.5, 0.1)
     assert board.registry.get_sample_value("clotho_trainer_figure", {"figure": "reward/mean"}) == 0.5
     assert board.registry.get_sample_value("clotho_trainer_checkpoint_step") == 3
+
+
+def test_the_share_of_a_step_spent_waiting_and_how_full_the_engine_was_meanwhile() -> None:
+    clock = Clock()
+    board = Board(10, stall_seconds=60, clock=clock, rows=8)
+    board.enter("waiting")
+    board.waiting.count_sequences(4)
+    clock.now = 2
+    board.waiting.count_sequences(12)
+    clock.now = 4
+    with board.stepping("training"):
+        clock.now = 8
+    board.report(1, board.waiting.take())
+    assert (board.progress.waiting_share, board.progress.occupancy) == (0.5, 0.75)
+    board.waiting.count_sequences(-16)
+    clock.now = 10
+    board.report(2, board.waiting.take())
+    assert (board.progress.waiting_share, board.progress.occupancy) == (0.0, None), "it did not wait"

@@ -22,6 +22,7 @@ class Service:
     vocabulary: int
     temperature: float
     count_tokens: Callable[[int], None] = lambda _: None
+    count_sequences: Callable[[int], None] = lambda _: None  # more, or with a minus fewer, are in flight
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -57,7 +58,14 @@ class Service:
         return list(await asyncio.gather(*(self._sample(prompt, sampling, n) for prompt in prompts)))
 
     def stream(self, prompts: Sequence[list[int]], sampling: Sampling, n: int) -> Stream:
-        return Stream(self.engine, self.tokenizer, prompts, sampling, n)
+        return Stream(self.generate, self.tokenizer, prompts, sampling, n)
+
+    async def generate(self, request: Request) -> list[Completion]:
+        self.count_sequences(request.n)
+        try:
+            return await self.engine.generate(request)
+        finally:
+            self.count_sequences(-request.n)
 
     async def score(self, prompts: Sequence[list[int]], top: int) -> list[Scored]:
         scores = await asyncio.gather(*(self.engine.score(tuple(prompt), top) for prompt in prompts))
@@ -67,7 +75,7 @@ class Service:
         self.count_tokens(sum(len(completion.tokens) for completion in completions))
 
     async def _sample(self, prompt: list[int], sampling: Sampling, n: int) -> list[Completion]:
-        completions = await self.engine.generate(Request(tuple(prompt), sampling, n))
+        completions = await self.generate(Request(tuple(prompt), sampling, n))
         self.count(completions)
         return completions
 

@@ -1,7 +1,7 @@
 """Answers as server-sent events: text as it is sampled, and one finished choice after the other."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from clotho_trainer.inference.answers import Scored
-from clotho_trainer.inference.core.engine import Completion, Delta, Engine, EngineBusyError, Request, Sampling
+from clotho_trainer.inference.core.engine import Completion, Delta, EngineBusyError, Request, Sampling
 
 _REPLACEMENT = "\ufffd"  # what a decoder writes for the first bytes of a character
 
@@ -68,7 +68,7 @@ class _Choice:
 class Stream:
     """Pieces of all choices of the prompts, in the order in which they are sampled."""
 
-    engine: Engine
+    generate: Callable[[Request], Awaitable[list[Completion]]]
     tokenizer: Any
     prompts: Sequence[Sequence[int]]
     sampling: Sampling
@@ -97,7 +97,7 @@ class Stream:
             def on_delta(delta: Delta) -> None:
                 self._queue.put_nowait((offset + delta.index, delta))
 
-            completions = await self.engine.generate(Request(tuple(prompt), self.sampling, self.n, on_delta))
+            completions = await self.generate(Request(tuple(prompt), self.sampling, self.n, on_delta))
             for index, completion in enumerate(completions):
                 self._queue.put_nowait((offset + index, completion))
             return completions

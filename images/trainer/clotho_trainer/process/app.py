@@ -57,7 +57,7 @@ async def train(options: Options) -> Termination:
     try:
         config = preflight.checked(run_config.load(options.config))
         token = _token(config)
-        board = Board(config.training.steps, config.stall_after_seconds)
+        board = Board(config.training.steps, config.stall_after_seconds, rows=config.inference.max_batch_size)
         async with AsyncExitStack() as stack:
             termination = await _train(config, options, token, board, stack)
     except asyncio.CancelledError:
@@ -118,6 +118,7 @@ def _service(config: RunConfig, backend: Backend, board: Board) -> Service:
         vocabulary=backend.vocabulary,
         temperature=config.inference.temperature,
         count_tokens=board.sampled_tokens.inc,
+        count_sequences=board.waiting.count_sequences,
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from clotho_contract.progress import CheckpointInfo, HistorySample, Progress, State
+from clotho_trainer.reporting.waiting import Waiting
 
 _HISTORY = 10
 _STEP_SECONDS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800)
@@ -18,11 +19,20 @@ _HEADLINES = {
     "percent_correct": "percent_correct",
     "tokens_per_second": "tokens_per_second",
     "seconds_per_step": "seconds_per_step",
+    "waiting_share": "waiting_share",
+    "occupancy": "occupancy",
 }
 
 
 class Board:
-    def __init__(self, total_steps: int, stall_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        total_steps: int,
+        stall_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        rows: int = 1,
+    ) -> None:
         self.progress = Progress(state="loading", step=0, total_steps=total_steps)
         self.registry = CollectorRegistry()
         self._waiting_for = "the model to load"
@@ -31,6 +41,7 @@ class Board:
         self.figures: Mapping[str, float] = {}  # of the last step
         self._stall_seconds = stall_seconds
         self._clock = clock
+        self.waiting = Waiting(rows, clock)
         self._step_began: float | None = None
         self._history_stride = 1
         self._figures = Gauge("clotho_trainer_figure", "Figures of the last step.", ["figure"], registry=self.registry)
@@ -57,6 +68,7 @@ class Board:
         self._waiting_for = what
 
     def enter(self, state: State) -> None:
+        self.waiting.enter(is_waiting=state == "waiting")
         self.update(state=state)
 
     @contextmanager

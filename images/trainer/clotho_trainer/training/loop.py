@@ -124,6 +124,7 @@ class TrainingLoop:
         figures["seconds_training"] = ended - began
         figures["seconds_per_step"] = ended - self._last_step_ended
         figures["tokens_per_second"] = batch.trained_tokens / max(figures["seconds_per_step"], 1e-9)
+        figures |= self._board.waiting.take()
         self._last_step_ended = ended
         step = backend.version
         self._board.report(step, figures)

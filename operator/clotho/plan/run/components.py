@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from clotho.api.names import API_SERVER, ENVIRONMENT, EXPORTER, TRAINER, Component
-from clotho.api.status import ComponentStatus, Retry, TrainerStatus
-from clotho.api.training_run import TrainingRun
+from clotho.api.status import AutoscalingStatus, ComponentStatus, Retry, TrainerStatus
+from clotho.api.training_run import EnvironmentSpec, TrainingRun
 from clotho.plan.model import Observed
 from clotho.plan.pods import Pod
 
@@ -80,6 +80,7 @@ class RunComponents(Struct, frozen=True, kw_only=True):
 def components_of(run: TrainingRun, observed: Observed) -> RunComponents:
     stored = run.status.components
     environments = {record.name: record for record in stored.environments} if stored else {}
+    chosen = {each.name: each for each in run.status.autoscaling}
     grouped: dict[tuple[str, str], list[Pod]] = {}
     for pod in observed.pods:
         grouped.setdefault((pod.component, pod.environment), []).append(pod)
@@ -100,7 +101,11 @@ def components_of(run: TrainingRun, observed: Observed) -> RunComponents:
         ),
         environments=tuple(
             _component(
-                ENVIRONMENT, each.name, pods_of(ENVIRONMENT, each.name), each.replicas, environments.get(each.name)
+                ENVIRONMENT,
+                each.name,
+                pods_of(ENVIRONMENT, each.name),
+                wanted_replicas(each, chosen.get(each.name)),
+                environments.get(each.name),
             )
             for each in run.spec.environments
         ),
@@ -115,6 +120,12 @@ def is_done_early(pod: Pod) -> bool:
     """A follower that finished, perhaps before the trainer's first pod: that one decides how the training ends."""
     words = pod.termination if pod.is_follower and pod.status.phase == "Succeeded" else None
     return words is not None and words.reason == "Finished"
+
+
+def wanted_replicas(environment: EnvironmentSpec, chosen: AutoscalingStatus | None) -> int:
+    """What autoscaling has chosen, within what the spec allows now."""
+    target = chosen.target if chosen is not None else environment.replicas
+    return min(max(environment.replicas, target), environment.most_replicas)
 
 
 def exporter_of(run: TrainingRun, observed: Observed, pod_name: str, *, forget: bool) -> RunComponent:

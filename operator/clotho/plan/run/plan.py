@@ -12,6 +12,7 @@ from clotho.api.validation import problems as spec_problems
 from clotho.plan.model import Action, Observed, Plan
 from clotho.plan.pod_problems import Problem
 from clotho.plan.run.accounting import Accounting, account_for_failures, delete_due
+from clotho.plan.run.autoscaling import autoscale
 from clotho.plan.run.catalogue import look_up, remember_environments, wait_for_environments
 from clotho.plan.run.completion import complete, has_trained_enough, is_complete
 from clotho.plan.run.components import components_of
@@ -139,13 +140,15 @@ def _keep_running(situation: Situation, accounting: Accounting, deadline: dateti
     except TemplateError as error:
         return refuse(situation, str(error))
     phase = live_phase(situation)
+    scaling = autoscale(situation)
     decision = Decision(
         phase=phase,
         reason=phase,
         message="",
         components=stall_check.components,
+        autoscaling=scaling.environments,
         actions=_each_object_once(actions),
-        notices=(*accounting.notices, *stall_check.notices),
+        notices=(*accounting.notices, *stall_check.notices, *scaling.notices),
         stall=stall_check.stall,
         is_stalled=stall_check.stall is not None,
         wake_at=earliest([deadline, retry_at, stall_check.check_at, next_check(situation), _release(situation)]),

@@ -5,7 +5,14 @@ from datetime import datetime
 from msgspec import Struct
 
 from clotho.api.phases import Phase
-from clotho.api.status import ExportStatus, PolicyInForce, ResolvedEnvironment, StallStatus, TrainingRunStatus
+from clotho.api.status import (
+    AutoscalingStatus,
+    ExportStatus,
+    PolicyInForce,
+    ResolvedEnvironment,
+    StallStatus,
+    TrainingRunStatus,
+)
 from clotho.api.training_run import TrainingRun
 from clotho.plan.model import Action, Event, Observed
 from clotho.plan.pods import Pod
@@ -82,6 +89,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     stall: StallStatus | None = None
     export: ExportStatus | None = None
     exporter: RunComponent | None = None
+    autoscaling: tuple[AutoscalingStatus, ...] | None = None  # None: as before
     policy: PolicyInForce | None = None  # taken into the status when the run gets its place,
     resolved: tuple[ResolvedEnvironment, ...] = ()  # and so are its Environments
     queued_since: datetime | None = None

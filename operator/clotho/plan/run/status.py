@@ -9,6 +9,7 @@ import msgspec
 from clotho.api.names import API_SERVER, Component
 from clotho.api.phases import FINISHED_PHASES, RESTING_PHASES, Phase
 from clotho.api.status import (
+    AutoscalingStatus,
     Components,
     ComponentStatus,
     Condition,
@@ -50,6 +51,7 @@ def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
         progress=progress,
         history=reported.history(situation),
         components=_components(situation, decision),
+        autoscaling=before.autoscaling if decision.autoscaling is None else decision.autoscaling,
         resolved=decision.resolved or situation.stored.resolved,
         policy=decision.policy or before.policy,
         queued_since=decision.queued_since,
@@ -240,6 +242,7 @@ def _essence(status: TrainingRunStatus) -> tuple[object, ...]:
         [record.failures for record in _records(status)],
         [record.retries for record in _records(status) if record.retries],
         status.components and status.components.trainer and status.components.trainer.gang,
+        _choices(status),
     )
 
 
@@ -255,7 +258,8 @@ def _records(status: TrainingRunStatus) -> tuple[ComponentStatus, ...]:
 
 
 def _numbers(status: TrainingRunStatus) -> tuple[object, ...]:
-    return (status.message, status.progress, status.history, status.checkpoint, status.wandb_url, status.export)
+    figures = (status.progress, status.history, status.checkpoint, status.wandb_url, status.export, status.autoscaling)
+    return (status.message, *figures)
 
 
 def _without_numbers(status: TrainingRunStatus) -> TrainingRunStatus:
@@ -264,6 +268,7 @@ def _without_numbers(status: TrainingRunStatus) -> TrainingRunStatus:
     export = status.export and msgspec.structs.replace(status.export, percent=0, message="")
     return msgspec.structs.replace(
         status,
+        autoscaling=_choices(status),
         progress=None,
         history=(),
         checkpoint=None,
@@ -272,6 +277,11 @@ def _without_numbers(status: TrainingRunStatus) -> TrainingRunStatus:
         export=export,
         written_at=None,
     )
+
+
+def _choices(status: TrainingRunStatus) -> tuple[AutoscalingStatus, ...]:
+    """What autoscaling has observed changes with every step; what it has chosen does not."""
+    return tuple(AutoscalingStatus(name=each.name, target=each.target) for each in status.autoscaling)
 
 
 def phase_events(old: TrainingRunStatus, new: TrainingRunStatus) -> tuple[Event, ...]:

@@ -191,7 +191,7 @@ def test_a_live_run_keeps_to_the_limits_it_was_started_under() -> None:
     pods = dict(world.pods)
     world.change_spec(environments=[{"name": "letters", "replicas": 3, "config": {"group_size": 8}}])
     world.settle()
-    assert "environments: the sum of replicas: 3 is more than 2" in accepted(world)[1]
+    assert "environments: the sum of replicas, autoscaling.max where set: 3 is more than 2" in accepted(world)[1]
     assert (world.phase, world.pods.keys()) == ("Running", pods.keys())
 
 
