@@ -1,0 +1,94 @@
+"""An inference engine that decodes its rows together: all advance at the same pace, which depends on their number."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from clotho_dev.simulation.inputs import Inputs
+
+_EXACT = 1e-6  # tokens
+_LAUNCH = 8  # tokens between two looks of the engine at which sequences have ended
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    number: int
+    lengths: Sequence[int]
+    version: int  # of the policy that began it
+    tokens: int  # of all its answers
+    unfinished: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """Time is told from outside: `advance` first, then the change.
+
+    Prefill and HTTP are debts of time that are paid before the rows advance.
+    """
+
+    inputs: Inputs
+    paces: Sequence[float]  # seconds a token by number of rows
+    index: int = 0
+    version: int = 0
+    groups: int = 0  # unfinished
+    in_flight: int = 0  # sequences, waiting ones included
+    row_seconds: float = 0.0
+    served_tokens: int = 0
+    is_paused: bool = False
+    order: int = 0  # of the last change: what was foreseen before it does not hold
+    _now: float = 0.0
+    _position: float = 0.0  # tokens that a row which was always there would have
+    _debt: float = 0.0
+    _running: list[tuple[float, int, Group]] = field(default_factory=list)
+    _waiting: deque[tuple[int, Group]] = field(default_factory=deque)
+
+    def advance(self, now: float) -> None:
+        passed, self._now = now - self._now, now
+        self.row_seconds += passed * len(self._running)
+        if self.is_paused or not self._running:
+            return
+        paid = min(self._debt, passed)
+        self._debt -= paid
+        self._position += (passed - paid) / self.paces[len(self._running)]
+
+    def add(self, group: Group) -> None:
+        work = self.inputs.work
+        group.unfinished = len(group.lengths)
+        self.groups += 1
+        self.in_flight += len(group.lengths)
+        self._debt += work.prompt_tokens / self.inputs.prefill.tokens_per_second + self._http(len(group.lengths))
+        self._waiting.extend((length, group) for length in group.lengths)
+        self._admit()
+
+    def finished(self) -> list[Group]:
+        """Groups whose last sequence has just ended."""
+        done = []
+        while self._running and self._running[0][0] <= self._position + _EXACT:
+            _, _, group = heapq.heappop(self._running)
+            self.in_flight -= 1
+            group.unfinished -= 1
+            if not group.unfinished:
+                self.served_tokens += group.tokens
+                self.groups -= 1
+                done.append(group)
+        self._admit()
+        return done
+
+    def next_change(self) -> float | None:
+        if self.is_paused or not self._running:
+            return None
+        left = max(0.0, self._running[0][0] - self._position)
+        return self._now + self._debt + left * self.paces[len(self._running)]
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self.inputs.work.max_rows:
+            length, group = self._waiting.popleft()
+            self.order += 1
+            end = math.ceil((self._position + length - _EXACT) / _LAUNCH) * _LAUNCH
+            heapq.heappush(self._running, (end, self.order, group))
+
+    def _http(self, sequences: int) -> float:
+        http = self.inputs.http
+        return http.seconds_per_request + sequences * http.seconds_per_sequence
