@@ -14,7 +14,7 @@ from clotho.cluster.outcomes import ApiError
 from rig.cluster_access import Body, ClusterAccess, component
 
 _NETWORK = 64 + os.getpid() % 128  # two test sessions at once do not meet
-_addresses = itertools.count(2)
+_addresses = itertools.count(2 + os.getpid() // 128 % 250 * 250)
 PORTS = (8000, 8001, 8002, 8003)
 
 
@@ -82,7 +82,7 @@ class FakeKubelet:
                 await self._bind(name)
         elif self.makes_ready and uid not in self._known and pod["status"].get("phase") == "Pending":
             number = next(_addresses)
-            self._known[uid] = f"127.{_NETWORK}.{number // 250}.{number % 250 + 1}"
+            self._known[uid] = f"127.{_NETWORK}.{number // 250 % 250}.{number % 250 + 1}"
             await self._serve(self._known[uid])
             await self.set_status(name, running(pod, self._known[uid], is_ready=True))
 

@@ -30,6 +30,14 @@ PERMANENT: Final[frozenset[Reason]] = frozenset({"InvalidConfig", "ModelTooLarge
 LIMIT = 4096  # what the kubelet keeps
 
 
+class Sample(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One attempt of a test, shortened for display."""
+
+    prompt: str = ""
+    answer: str = ""
+    score: float = 0.0
+
+
 class Trial(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How a model did in a test of an environment, as far as it got."""
 
@@ -37,6 +45,7 @@ class Trial(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tru
     completions: Count = 0
     correct: Count = 0  # completions with a score above 0
     steps_with_correct: Count = 0
+    samples: tuple[Sample, ...] = ()
     output: str = ""  # the end of what was printed
 
 
@@ -58,8 +67,8 @@ def encode(termination: Termination) -> bytes:
     if termination.export is not None and termination.export.files:
         summary = msgspec.structs.replace(termination.export, files=())
         return encode(msgspec.structs.replace(termination, export=summary))
-    if termination.trial is not None and termination.trial.output:
-        figures = msgspec.structs.replace(termination.trial, output="")
+    if termination.trial is not None and (termination.trial.output or termination.trial.samples):
+        figures = msgspec.structs.replace(termination.trial, output="", samples=())
         return encode(msgspec.structs.replace(termination, trial=figures))
     excess = len(body) - LIMIT
     shorter = termination.message.encode()[: -(excess + 3)].decode(errors="ignore") + "…"

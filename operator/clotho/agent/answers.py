@@ -231,5 +231,6 @@ def _model_answer(result: Object) -> Answer:
         "accuracy": result.get("accuracy"),
         "steps_with_correct": result.get("stepsWithCorrect", 0),
         "step_success_rate": result.get("stepSuccessRate"),
+        "samples": list(result.get("samples", ())),
         "error": result.get("error") or None,
     }

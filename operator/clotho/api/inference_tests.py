@@ -85,6 +85,14 @@ class InferenceTestSpec(EnvironmentSource, frozen=True):
         return self.models or DEFAULT_MODELS
 
 
+class TestSample(StatusPart, frozen=True, omit_defaults=False):
+    """One attempt, shortened."""
+
+    prompt: Annotated[str, Meta(max_length=1024, description="The end of what the model was asked.")] = ""
+    answer: Annotated[str, Meta(max_length=1024, description="The beginning of its answer.")] = ""
+    score: Annotated[float, Meta(description="The environment's score.")] = 0.0
+
+
 class ModelResult(StatusPart, frozen=True, omit_defaults=False):
     """How one model did."""
 
@@ -97,6 +105,9 @@ class ModelResult(StatusPart, frozen=True, omit_defaults=False):
     accuracy: Annotated[float, Meta(description="correct / completions.")] = 0.0
     steps_with_correct: Annotated[int, Meta(description="Groups with at least one correct completion.")] = 0
     step_success_rate: Annotated[float, Meta(description="stepsWithCorrect / stepsTested.")] = 0.0
+    samples: Annotated[
+        tuple[TestSample, ...], Meta(max_length=2, description="Two prompts with an answer and its score each.")
+    ] = ()
     error: Annotated[str, Meta(description="What went wrong, with the end of what the environment printed.")] = ""
 
     @property

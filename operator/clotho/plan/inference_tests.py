@@ -14,6 +14,7 @@ from clotho.api.inference_tests import (
     InferenceTestStatus,
     ModelResult,
     TestedModel,
+    TestSample,
     TestSummary,
     UnreadableTest,
 )
@@ -36,6 +37,7 @@ from clotho.render.names import base_name
 from clotho_contract.termination import Trial
 
 ERROR_LIMIT: Final = 2000
+SAMPLE_LIMIT: Final = 500
 _PATIENCE_SECONDS: Final = 600  # beyond its time limit, for a pod that never gets to run
 
 
@@ -147,7 +149,16 @@ def _result(before: ModelResult, pod: Pod) -> ModelResult:
         accuracy=_share(trial.correct, trial.completions),
         steps_with_correct=trial.steps_with_correct,
         step_success_rate=_share(trial.steps_with_correct, trial.steps_tested),
+        samples=_samples(trial),
         error=error,
+    )
+
+
+def _samples(trial: Trial) -> tuple[TestSample, ...]:
+    """Written by untrusted code: no more than status has room for."""
+    return tuple(
+        TestSample(prompt=each.prompt[-SAMPLE_LIMIT:], answer=each.answer[:SAMPLE_LIMIT], score=each.score)
+        for each in trial.samples[:2]
     )
 
 

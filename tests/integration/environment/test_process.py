@@ -123,7 +123,24 @@ async def test_results_are_counted_by_score(tmp_path, inference):
     async with process(tmp_path, inference, "letters", *more) as running:
         assert await running.wait() == 0, running.log
     trial = running.termination_message["trial"]
+    samples = trial.pop("samples")
     assert trial == {"stepsTested": 8, "completions": 16, "correct": 8, "stepsWithCorrect": 4}
+    assert len(samples) == 2
+    for sample in samples:
+        letter = sample["prompt"].removesuffix(">")
+        expected = (letter * 8, 1.0) if letter in "abcd" else ("-" * 8, 0.0)
+        assert (sample["answer"], sample["score"]) == expected
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_a_request_that_cannot_succeed_ends_the_test_at_once(tmp_path, inference, status):
+    """Not after max_consecutive_failures, which are for the environment's own mistakes."""
+    inference.troubles += [web.json_response({"error": "no such model"}, status=status) for _ in range(20)]
+    more = ("--groups", "1", "--set", "concurrency=1", "--set", "group_size=1")
+    async with process(tmp_path, inference, "letters", *more) as running:
+        assert await running.wait() == 1
+    assert f"InferenceError: POST /v1/completions: {status}" in running.termination_message["message"]
+    assert len(inference.troubles) == 19
 
 
 async def test_a_model_that_hangs_keeps_what_it_did(tmp_path, inference):

@@ -129,7 +129,8 @@ def test_the_three_defaults_are_tried_at_once_and_summed_up() -> None:
     world.run_pods()
     world.settle()
     assert world.phase == "Running"
-    world.end(0, "Finished", trial=GOOD)
+    long = {"prompt": "2 + 2 =", "answer": "x" * 3000, "score": 0.5}
+    world.end(0, "Finished", trial=GOOD | {"samples": [long] * 5})
     world.settle()
     assert world.phase == "Running"
     assert world.status["summary"]["tested"] == 1
@@ -148,6 +149,7 @@ def test_the_three_defaults_are_tried_at_once_and_summed_up() -> None:
         "accuracy": 0.5,
         "stepsWithCorrect": 3,
         "stepSuccessRate": 1.0,
+        "samples": [long | {"answer": "x" * planner.SAMPLE_LIMIT}] * 2,
         "error": "",
     }
     assert (world.model(1)["phase"], world.model(1)["accuracy"]) == ("Completed", 0.0)

@@ -15,7 +15,12 @@ from clotho_environment.rollouts.failures import FailureLog, summarize
 from clotho_environment.rollouts.items import ItemStream
 from clotho_environment.sdk.environment import AnyEnvironment, build
 from clotho_environment.sdk.group import Group, check_group, check_scores, encode_group
-from clotho_environment.sdk.sampling import InferenceUnauthorizedError, InferenceUnavailableError, SamplingClient
+from clotho_environment.sdk.sampling import (
+    InferenceError,
+    InferenceUnauthorizedError,
+    InferenceUnavailableError,
+    SamplingClient,
+)
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +113,8 @@ class _Producer:
             except (InferenceUnauthorizedError, InferenceUnavailableError):
                 raise
             except Exception as error:
+                if isinstance(error, InferenceError) and not self.written:
+                    raise  # a wrong model or address: the next request would be answered the same way
                 self._last_problem = summarize(error)
                 setback = self._failures.failure(error)
                 if setback.is_final:
@@ -132,4 +139,6 @@ class _Producer:
             return encode_group(group, check_group(group, size), None)
         check_scores(group, size)
         texts = [getattr(attempt, "text", "") for attempt in group.attempts]
-        return msgspec.json.encode({"scores": group.scores, "texts": texts, "messages": group.messages})
+        prompts = [getattr(attempt, "prompt", "") for attempt in group.attempts]
+        line = {"scores": group.scores, "prompts": prompts, "texts": texts, "messages": group.messages}
+        return msgspec.json.encode(line)

@@ -1,28 +1,42 @@
-"""The results of a test of an environment: counts by score, and the end of its output."""
+"""The results of a test of an environment: counts by score, two samples, and the end of its output."""
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from clotho_contract.logs import without
-from clotho_contract.termination import Termination, Trial
+from clotho_contract.termination import Sample, Termination, Trial
 from clotho_contract.untrusted import decode
 
 log = logging.getLogger(__name__)
 
 OUTPUT_LIMIT: Final = 1500
+SAMPLES: Final = 2
+SAMPLE_LIMIT: Final = 240  # characters of a prompt and of an answer
 _LINES: Final = 12
 
 
 class _Line(Struct):
-    """A group as it is written, by our own environments and by those of Atropos."""
+    """A group as it is written, by our own environments and by those of Atropos; only the scores must be there."""
 
     scores: list[float]
+    prompts: Any = None
+    texts: Any = None
+    messages: Any = None  # Atropos: a conversation for each attempt
+
+    def sample(self) -> Sample | None:
+        """The first attempt, where its texts are known."""
+        match self:
+            case _Line(scores=[score, *_], prompts=[str(prompt), *_], texts=[str(answer), *_]):
+                return Sample(prompt=prompt, answer=answer, score=score)
+            case _Line(scores=[score, *_], messages=[[*_, {"content": str(prompt)}, {"content": str(answer)}], *_]):
+                return Sample(prompt=prompt, answer=answer, score=score)
+        return None
 
 
 class Tally(logging.Handler):
@@ -38,18 +52,24 @@ class Tally(logging.Handler):
     def write(self, line: bytes) -> None:
         self._write_line(line)
         try:
-            scores = decode(line, _Line).scores
+            group = decode(line, _Line)
         except msgspec.MsgspecError as error:
             log.warning("a group cannot be counted: %s", error)
             return
-        correct = sum(score > 0 for score in scores)
+        correct = sum(score > 0 for score in group.scores)
         before = self.trial
         self.trial = Trial(
             steps_tested=before.steps_tested + 1,
-            completions=before.completions + len(scores),
+            completions=before.completions + len(group.scores),
             correct=before.correct + correct,
             steps_with_correct=before.steps_with_correct + (correct > 0),
+            samples=(*before.samples, *self._excerpts(group))[:SAMPLES],
         )
+
+    def _excerpts(self, group: _Line) -> Iterator[Sample]:
+        if (sample := group.sample()) is not None:
+            prompt, answer = (without(self._secrets, text) for text in (sample.prompt, sample.answer))
+            yield Sample(prompt=prompt[-SAMPLE_LIMIT:], answer=answer[:SAMPLE_LIMIT], score=sample.score)
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()

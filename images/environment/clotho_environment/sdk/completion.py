@@ -16,7 +16,7 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer of the policy. Authors read `text`; the rest is for the trainer."""
+    """One answer of the policy. Authors read `text`; the rest is for the trainer, `prompt` for display."""
 
     text: str
     finish_reason: str = "stop"
@@ -25,6 +25,7 @@ class Completion:
     logprobs: tuple[float, ...] = ()
     policy_version: int | None = None
     message: Message = field(default_factory=dict)
+    prompt: str = ""
 
     @property
     def is_truncated(self) -> bool:

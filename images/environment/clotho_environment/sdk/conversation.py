@@ -33,6 +33,11 @@ class Conversation:
         return self.turns[-1].text if self.turns else ""
 
     @property
+    def prompt(self) -> str:
+        """What the first turn answered, for display."""
+        return self.turns[0].prompt if self.turns else ""
+
+    @property
     def sequence(self) -> TokenSequence:
         return stitch(self.turns)
 

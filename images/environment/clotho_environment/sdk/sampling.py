@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -71,14 +71,15 @@ class SamplingClient:
             request["logprobs"] = True
         if tools:
             request["tools"] = list(tools)
-        return await self._sample("/v1/chat/completions", request, self._read_openai, n)
+        prompt = next((str(message.get("content") or "") for message in reversed(messages)), "")
+        return await self._sample("/v1/chat/completions", request, prompt, n)
 
     async def complete(self, prompt: str, *, n: int | None = None, **sampling: Any) -> list[Completion]:
         """Sample continuations of a plain text."""
         request = self._openai_request(sampling) | {"prompt": prompt}
         if self._want_tokens:
             request["logprobs"] = 0  # the sampled token's alone
-        return await self._sample("/v1/completions", request, self._read_openai, n)
+        return await self._sample("/v1/completions", request, prompt, n)
 
     async def generate(self, tokens: Sequence[int], *, n: int | None = None, **sampling: Any) -> list[Completion]:
         """Sample continuations of token ids, for authors who tokenize themselves."""
@@ -111,9 +112,6 @@ class SamplingClient:
 
         return Conversation(reply, messages)
 
-    def _read_openai(self, body: bytes, version: int | None) -> list[Completion]:
-        return read_openai(body, version, want_tokens=self._want_tokens)
-
     def _openai_request(self, sampling: dict[str, Any]) -> dict[str, Any]:
         request: dict[str, Any] = {"model": self._model} | self._with_defaults(sampling)
         return request | {"return_token_ids": True} if self._want_tokens else request
@@ -122,7 +120,11 @@ class SamplingClient:
         defaults = {"max_tokens": self._defaults.max_tokens, "temperature": self._defaults.temperature}
         return {key: value for key, value in (defaults | sampling).items() if value is not None}
 
-    async def _sample(self, path: str, request: dict[str, Any], read: Reader, n: int | None) -> list[Completion]:
+    async def _sample(self, path: str, request: dict[str, Any], prompt: str, n: int | None) -> list[Completion]:
+        def read(body: bytes, version: int | None) -> list[Completion]:
+            completions = read_openai(body, version, want_tokens=self._want_tokens)
+            return [replace(each, prompt=prompt) for each in completions]
+
         async def ask(count: int) -> list[Completion]:
             return await self._post(path, request | {"n": count}, read)
 

@@ -105,9 +105,16 @@ def _lines(answer: Answer, options: argparse.Namespace) -> list[str]:
     header = ["MODEL", "SIZE", "STATUS", "STEPS", "CORRECT", "ACCURACY", "STEP SUCCESS"]
     lines = output.rows(header, body, "No model was tested.", page_width())
     for each in answer["models_tested"]:
+        for sample in each["samples"]:
+            lines += ["", f"{each['model']}, score {view.number(sample['score'])}:", *_sample_lines(sample)]
         if each["error"]:
             lines += ["", f"{each['model']}:", *(f"  {line}" for line in each["error"].splitlines())]
     return [*lines, "", verdict(answer, options.secret)]
+
+
+def _sample_lines(sample: Answer) -> list[str]:
+    texts = {"prompt": sample["prompt"], "answer": sample["answer"]}
+    return [f"  {name}  {' '.join(str(text).split()) or '(empty)'}" for name, text in texts.items()]
 
 
 def verdict(answer: Answer, secret: str) -> str:

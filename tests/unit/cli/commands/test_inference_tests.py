@@ -40,7 +40,14 @@ async def test_exit_code_follows_the_result_of_the_test(
     async def finish_at_once(path: str, body: Any, answer: type[Any], **params: str) -> Any:
         specs.append(body["spec"])
         made = await create(path, body, answer, **params)
-        model = {"name": "qwen/qwen3-8b", "size": "small", "phase": "Failed", "error": "Traceback\nboom"}
+        samples: Any = [{"prompt": f"{n} + 1\n=", "answer": "7", "score": n} for n in (1, 6)]
+        model: dict[str, Any] = {
+            "name": "qwen/qwen3-8b",
+            "size": "small",
+            "phase": "Failed",
+            "error": "Traceback\nboom",
+        }
+        model["samples"] = samples
         summary = {"requested": 1, "tested": 1, "succeeded": 1, "environmentWorks": works}
         made["status"] = {"phase": "Completed", "models": [model], "summary": summary}
         return made
@@ -51,7 +58,9 @@ async def test_exit_code_follows_the_result_of_the_test(
     assert specs[0]["models"] == [{"name": "qwen/qwen3-8b", "size": "small", "baseUrl": "http://x/v1"}]
     assert specs[0]["secretName"] == "keys"
     assert specs[0]["config"] == {"mode": "hard"}
-    assert "boom" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "boom" in printed
+    assert "qwen/qwen3-8b, score 6.00:\n  prompt  6 + 1 =\n  answer  7\n" in printed
     assert await api.workspace.all("InferenceTest") == [], "it is tidied away"
 
 
