@@ -39,6 +39,8 @@ def parse(prog: str, words: Sequence[str]) -> argparse.Namespace:
     place: Command | Group = TREE
     program, rest = prog, list(words)
     while isinstance(place, Group):
+        if place.default and rest[:1] and rest[0].startswith("-") and rest[0] not in ("-h", "--help"):
+            rest = [place.default, *rest]
         word, rest = (rest[0], rest[1:]) if rest else ("", rest)
         if place is TREE and word == "--version":
             return argparse.Namespace(run="clotho.cli.commands.version:show", parser=place.parser(prog))
@@ -107,6 +109,15 @@ def _clone(parser: Parser) -> None:
     parser.take("--name", dest="new_name", default="", help="of the new run; default: RUN-2, RUN-3, ...")
     _changes(parser, "a field that differs, such as training.learningRate=1e-5; repeatable")
     _creation(parser)
+
+
+def _sweep(parser: Parser) -> None:
+    parser.take("-f", "--file", type=Path, required=True, help="a sweep file; - reads standard input")
+    parser.take("--dry-run", action="store_true", help="validate, also on the API server, and print every manifest")
+
+
+def _sweep_results(parser: Parser) -> None:
+    parser.take("name", metavar="SWEEP", help="name of a sweep")
 
 
 def _from_config(parser: Parser) -> None:
@@ -258,6 +269,15 @@ TREE = Group(
                 ),
                 Command("delete", "delete a run", "deletion:delete", _delete),
             ),
+        ),
+        Group(
+            "sweep",
+            "try several settings: one run for each",
+            (
+                Command("start", "create the runs of a sweep file", "sweeps:start", _sweep),
+                Command("results", "compare the runs of a sweep, the best first", "sweeps:results", _sweep_results),
+            ),
+            default="start",
         ),
         Command("test", "try an environment against served models, before training", "inference_tests:test", _test),
         Group(

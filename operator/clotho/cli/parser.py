@@ -107,6 +107,7 @@ class Group(NamedTuple):
     title: str
     members: Sequence[Command | Group]
     epilog: str = ""
+    default: str = ""  # the member that options without a command belong to
 
     def find(self, name: str) -> Command | Group | None:
         return next((each for each in self.members if each.name == name), None)

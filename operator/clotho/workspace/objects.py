@@ -42,8 +42,8 @@ class Workspace:
     async def get(self, kind: OurKind, name: str) -> Object:
         return await self.client.get(self.path(kind, name), Object)
 
-    async def all(self, kind: OurKind) -> list[Object]:
-        return await self._listed(self.folder(kind))
+    async def all(self, kind: OurKind, selector: str = "") -> list[Object]:
+        return await self._listed(self.folder(kind), **({"labelSelector": selector} if selector else {}))
 
     async def all_namespaces(self, kind: OurKind) -> list[Object]:
         return await self._listed(f"/apis/{GROUP}/{VERSION}/{PLURALS[kind]}")

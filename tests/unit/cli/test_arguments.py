@@ -39,6 +39,8 @@ def test_all_commands_are_there() -> None:
         ),
         *(f"run {name}" for name in ("from-config", "clone", "restart", "compare", "delete")),
         "test",
+        "sweep start",
+        "sweep results",
         "policy explain",
         "check",
         "mcp",

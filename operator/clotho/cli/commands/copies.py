@@ -7,11 +7,11 @@ import re
 from collections.abc import Collection
 from typing import Any, Final
 
+from clotho.authoring.changes import spec_problems
 from clotho.cli.commands.runs import launch
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import changed, read_change
 from clotho.cli.files.manifests import Manifest
-from clotho.cli.files.run_files import spec_problems
 from clotho.cli.session.claims import checkpoint_claim
 from clotho.cli.session.hints import hint
 from clotho.cli.session.lookup import find_run

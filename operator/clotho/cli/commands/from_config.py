@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from clotho.authoring.changes import spec_problems
 from clotho.authoring.from_config import ConfigFileError, Converted
 from clotho.authoring.from_config import convert as convert_document
 from clotho.authoring.nearest import nearest
@@ -13,7 +14,6 @@ from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.documents import read_documents, title
 from clotho.cli.files.manifests import API_VERSION, CONFIG_MAP_LIMIT, Manifest, object_name
 from clotho.cli.files.python_source import UnreadableError, defined_names, local_imports
-from clotho.cli.files.run_files import spec_problems
 from clotho.cli.session.connection import run_connected
 from clotho.cli.session.creation import create_run, next_step
 from clotho.cli.terminal import output

@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
+from clotho.authoring.changes import spec_problems
 from clotho.authoring.run_fields import value_in
 from clotho.cli.commands.watching import follow
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import changed, read_change
 from clotho.cli.files.documents import title
 from clotho.cli.files.manifests import Manifest
-from clotho.cli.files.run_files import read_run_and_maps, spec_problems
+from clotho.cli.files.run_files import read_run_and_maps
 from clotho.cli.session.creation import as_manifest, create_run, next_step
 from clotho.cli.session.drafts import edited_draft, refuse
 from clotho.cli.session.hints import hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,39 @@ def title(path: Path) -> str:
 
 def read_documents(path: Path) -> list[Any]:
     """All documents of a file, or of standard input for `-`; without empty ones."""
+    return documents_of(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text()
+    except OSError as error:
+        raise Failure(f"cannot read {title(path)}: {error.strerror}", Exit.USAGE) from error
+    except ValueError as error:
+        raise Failure(f"{title(path)} is not YAML: {yaml_problem(error)}", Exit.USAGE) from error
+
+
+def documents_of(text: str, path: Path) -> list[Any]:
     import yaml
 
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
         return [document for document in load_all(text) if document is not None]
-    except OSError as error:
-        raise Failure(f"cannot read {title(path)}: {error.strerror}", Exit.USAGE) from error
     except (yaml.YAMLError, ValueError) as error:
         raise Failure(f"{title(path)} is not YAML: {yaml_problem(error)}", Exit.USAGE) from error
+
+
+def line_of(text: str, path: Sequence[str]) -> int:
+    """Of the key at that path in the first document, or of the nearest one above it."""
+    import yaml
+
+    node, line = yaml.compose(text, yaml.SafeLoader), 1
+    for part in path:
+        found = next((pair for pair in getattr(node, "value", ()) if pair[0].value == part), None)
+        if found is None:
+            break
+        key, node = found
+        line = key.start_mark.line + 1
+    return line
 
 
 def load_all(text: str) -> list[Any]:

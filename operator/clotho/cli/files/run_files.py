@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from clotho.api import validation
 from clotho.api.names import API_VERSION
-from clotho.api.training_run import TrainingRunSpec
-from clotho.authoring.mistakes import spell_out
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.documents import read_documents, title
 from clotho.cli.files.manifests import Manifest
@@ -61,12 +56,3 @@ def _named(documents: Sequence[Any]) -> str:
         name = metadata.get("name", "") if isinstance(metadata, dict) else ""
         names.append(f"{kind} {name}".rstrip() if kind else "something other than a Kubernetes object")
     return " and ".join(names) or "nothing"
-
-
-def spec_problems(name: str, spec: dict[str, Any]) -> tuple[str, ...]:
-    """Everything that is wrong and can be found without a cluster."""
-    try:
-        return validation.problems(name, msgspec.convert(spec, TrainingRunSpec))
-    except msgspec.ValidationError as error:
-        mistake = spell_out(error, spec, TrainingRunSpec)
-        return (f"{f'spec.{mistake.path}'.rstrip('.')}: {mistake.problem}",)

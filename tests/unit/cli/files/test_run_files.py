@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from clotho.authoring.changes import spec_problems
 from clotho.cli.failure import Failure
 from clotho.cli.files.changes import read_change
 from clotho.cli.files.documents import load_all
-from clotho.cli.files.run_files import read_run, read_run_and_maps, spec_problems
+from clotho.cli.files.run_files import read_run, read_run_and_maps
 
 RUN = "kind: TrainingRun\nmetadata: {name: mine}\nspec: {}\n"
 FILES = "kind: ConfigMap\nmetadata: {name: words}\ndata: {a: b}\n"
