@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from clotho.cli.failure import Exit
-from clotho.cli.session.claims import own_claim
+from clotho.cli.session.claims import delete_claim, own_claim
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output
-from clotho.cluster.outcomes import NotFound
 from clotho.workspace.objects import Workspace
-
-Object = dict[str, Any]
 
 
 async def delete(options: argparse.Namespace, workspace: Workspace) -> int:
@@ -21,7 +17,7 @@ async def delete(options: argparse.Namespace, workspace: Workspace) -> int:
     claim = own_claim(run)
     await workspace.delete("TrainingRun", options.name)
     lines = [f"run {options.name} is deleted"]
-    is_deleted = options.with_claim and bool(claim) and await _delete_claim(workspace, claim)
+    is_deleted = options.with_claim and bool(claim) and await delete_claim(workspace, claim)
     if is_deleted:
         lines.append(f"claim {claim} is deleted")
     elif options.with_claim:
@@ -31,11 +27,3 @@ async def delete(options: argparse.Namespace, workspace: Workspace) -> int:
     data = {"run": options.name, "claim": claim or None, "claimDeleted": is_deleted}
     output.show(options.output, data, lines)
     return Exit.OK
-
-
-async def _delete_claim(workspace: Workspace, claim: str) -> bool:
-    try:
-        await workspace.client.delete(workspace.core(f"persistentvolumeclaims/{claim}"), {}, Object)
-    except NotFound:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""Which volume claim holds a run's checkpoints."""
+"""The volume claim that holds a run's checkpoints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 from clotho.api.metadata import Metadata
 from clotho.api.names import TRAINER
+from clotho.cluster.outcomes import NotFound
 from clotho.render.names import claim_name
+from clotho.workspace.objects import Workspace
 
 Object = dict[str, Any]
 
@@ -22,3 +24,12 @@ def own_claim(run: Object) -> str:
 def checkpoint_claim(run: Object) -> str:
     results = run.get("status", {}).get("results") or {}
     return results.get("claim") or run["spec"].get("storage", {}).get("claimName") or own_claim(run)
+
+
+async def delete_claim(workspace: Workspace, claim: str) -> bool:
+    """Whether there was one."""
+    try:
+        await workspace.client.delete(workspace.core(f"persistentvolumeclaims/{claim}"), {}, Object)
+    except NotFound:
+        return False
+    return True
