@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from clotho_dev import REPOSITORY
 from clotho_dev.cluster import binaries, chart, embedded, packages, target
 from clotho_dev.cluster import images as cluster_images
 from clotho_dev.cluster.background import BackgroundBuild
-from clotho_dev.cluster.console import say
+from clotho_dev.cluster.console import overall, say
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.kubectl import Kubectl, KubectlError
 
@@ -54,6 +55,7 @@ def prepare() -> None:
     programs = [*embedded.node_programs(), "helm"]
     if binaries.are_present(programs):
         return
+    overall.begin(FIRST_RUN_MINUTES)
     say(f"First run on this machine: about {FIRST_RUN_MINUTES} minutes on two cores, mostly for Kubernetes and torch.")
     packages.require_root("the embedded cluster")
     packages.require(packages.NODE, packages.IMAGES, packages.DEBIAN_BASE)
@@ -99,12 +101,19 @@ def print_results(run: Mapping[str, Any], kubeconfig: Path, cluster: str) -> Non
     print("\n" + "\n".join(view.results_view(run)))
     print(f"""
 Next:
-  export KUBECONFIG={kubeconfig}
+{path_hint()}  export KUBECONFIG={kubeconfig}
   kubectl get trainingruns -A
   kubectl describe trainingrun {RUN} -n {NAMESPACE}
   kubectl logs -n {NAMESPACE} -l clotho.dev/run={RUN} --prefix --tail=5
 Clean up:
   {"make cluster-down" if cluster != "current" else f"kubectl delete namespace {NAMESPACE} {chart.NAMESPACE}"}""")
+
+
+def path_hint() -> str:
+    """A line that makes kubectl and helm available; empty where both are."""
+    programs = {name: path for name, path in binaries.find(["kubectl", "helm"]).items() if shutil.which(name) is None}
+    folders = ":".join(dict.fromkeys(str(path.parent) for path in programs.values()))
+    return f"  export PATH={folders}:$PATH      # {' and '.join(programs)}\n" if programs else ""
 
 
 def clean_up(chosen: target.Target, found_running: bool, kubectl: Kubectl | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +12,25 @@ from dataclasses import dataclass, field
 
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+class Overall:
+    """How far the whole of several steps is; without an estimate, nothing is shown."""
+
+    def __init__(self) -> None:
+        self._started, self._minutes = 0.0, 0
+
+    def begin(self, minutes: int) -> None:
+        self._started, self._minutes = time.monotonic(), minutes
+
+    def __str__(self) -> str:
+        if not self._minutes:
+            return ""
+        elapsed = (time.monotonic() - self._started) / 60
+        return f"[{elapsed:.0f} of about {max(self._minutes, math.ceil(elapsed))} min] "
+
+
+overall = Overall()
 
 
 @dataclass
@@ -23,10 +43,12 @@ class Step:
         """Rewrites its line on a terminal; in a log, one line every half minute is enough."""
         seconds = time.monotonic() - self.started
         if sys.stderr.isatty():
-            print(f"\r\033[K{self.title} · {seconds:.0f} s · {detail[:70]}", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r\033[K{overall}{self.title} · {seconds:.0f} s · {detail[:60]}", end="", file=sys.stderr, flush=True
+            )
         elif time.monotonic() - self.last_line > 30:
             self.last_line = time.monotonic()
-            say(f"{self.title} · {seconds:.0f} s · {detail}")
+            say(f"{overall}{self.title} · {seconds:.0f} s · {detail}")
 
 
 @contextmanager

@@ -1,12 +1,10 @@
 """Figures of runs appear and vanish with them; the documentation page is complete."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from clotho.manager.docs import metrics_page
 from clotho.manager.metrics import RunCollector
 from clotho_contract.progress import Progress
 from rig.objects import a_run
@@ -105,8 +103,3 @@ def test_readiness_is_the_share_of_ready_replicas() -> None:
 
 def test_a_replica_that_does_not_lead_reports_no_runs() -> None:
     assert not [line for line in exported(STATUS, leads=False) if 'run="r"' in line]
-
-
-def test_the_page_is_up_to_date() -> None:
-    page = Path(__file__).parents[3] / "docs" / "metrics.md"
-    assert page.read_text() == metrics_page(), "run: python -m clotho.manager.docs"

@@ -24,11 +24,11 @@ class Metrics:
             Gauge(f"clotho_api_{name}", text, registry=self.registry).set_function(lambda: value(state()))
 
         gauge("queue_groups", "Groups that wait for the trainer.", lambda s: s.queue_groups)
-        gauge("queue_bytes", "Their size on disk.", lambda s: s.queue_bytes)
+        gauge("queue_bytes", "Size on disk of the groups that wait.", lambda s: s.queue_bytes)
         gauge("queue_limit_bytes", "The size at which groups are refused.", lambda _: max_queue_bytes)
         gauge("disk_free_bytes", "Free space of the data volume.", lambda _: disk.free_bytes)
         gauge("disk_full", "1 while groups are refused because the volume is full.", lambda _: disk.problem is not None)
-        gauge("queue_sequences", "Their sequences.", lambda s: s.sequences)
+        gauge("queue_sequences", "Sequences of the groups that wait.", lambda s: s.sequences)
         gauge("retained_bytes", "Trained groups kept until a checkpoint holds them.", lambda s: s.retained_bytes)
         gauge("current_step", "Optimiser steps that the trainer has acknowledged.", lambda s: s.step)
         gauge("leased_batches", "Batches leased to the trainer.", lambda s: s.leased_batches)

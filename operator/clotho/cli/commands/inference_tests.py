@@ -11,6 +11,7 @@ from clotho.authoring.run_fields import run_fields
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import read_change
 from clotho.cli.session.drafts import edited_draft, refuse
+from clotho.cli.session.hints import hint
 from clotho.cli.session.termination import cancelled_by_sigterm
 from clotho.cli.terminal import output, view
 from clotho.cli.terminal.screen import page_width
@@ -67,7 +68,7 @@ async def _run(options: argparse.Namespace, workspace: Workspace, order: TestOrd
         await workspace.create("InferenceTest", name, order.spec())
         return await wait_for_test(workspace, name, options.timeout, report)
     except TimeoutError:
-        state = last or "the operator has not started it; see `clotho check`"
+        state = last or f"the operator has not started it; see: {hint(options, 'check')}"
         raise Failure(f"not finished after {view.duration(options.timeout)}: {state}", Exit.TIMEOUT) from None
     finally:
         await _tidy(workspace, name, is_kept=options.keep)

@@ -1,0 +1,31 @@
+"""What `make demo` prints around its work."""
+
+from pathlib import Path
+
+import pytest
+
+from clotho_dev import demo
+from clotho_dev.cluster import console
+
+
+def test_programs_that_are_not_on_the_path_are_added_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    paths = {"kubectl": Path("/cache/bin/kubectl"), "helm": Path("/cache/bin/helm")}
+    monkeypatch.setattr(demo.binaries, "find", lambda _: paths)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert demo.path_hint() == "  export PATH=/cache/bin:$PATH      # kubectl and helm\n"
+    (tmp_path / "kubectl").touch(mode=0o755)
+    assert demo.path_hint().endswith("# helm\n")
+    (tmp_path / "helm").touch(mode=0o755)
+    assert demo.path_hint() == ""
+
+
+def test_the_first_run_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now)
+    overall = console.Overall()
+    assert str(overall) == ""
+    overall.begin(15)
+    now = 6 * 60.0
+    assert str(overall) == "[6 of about 15 min] "
+    now = 19.5 * 60.0
+    assert str(overall) == "[20 of about 20 min] "
