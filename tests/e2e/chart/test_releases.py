@@ -24,7 +24,9 @@ def test_helm_test_of_the_release_passes(helm: Helm, running: ExampleRun) -> Non
 
 
 @pytest.mark.parametrize("change", ["upgrade", "rollback"])
-def test_a_live_run_continues(helm: Helm, running: ExampleRun, values: tuple[str, ...], change: str) -> None:
+def test_running_run_continues_through_an_upgrade_of_the_chart(
+    helm: Helm, running: ExampleRun, values: tuple[str, ...], change: str
+) -> None:
     pods, step = running.pods(), running.step()
     if change == "upgrade":
         helm.upgrade(CHART, *values, "replicas=2", "settings.log.level=debug")

@@ -102,7 +102,7 @@ def test_dead_component_is_named_with_the_end_of_its_log(cluster_command: list[s
         run(*cluster_command, "down", "--name", folder.name)
 
 
-def test_two_control_planes_side_by_side(tmp_path: Path) -> None:
+def test_two_control_planes_run_side_by_side(tmp_path: Path) -> None:
     programs = binaries.find(PROGRAMS)
     with ControlPlane(tmp_path / "one", programs) as one, ControlPlane(tmp_path / "two", programs) as two:
         first, second = (Kubectl(programs["kubectl"], plane.kubeconfig) for plane in (one, two))

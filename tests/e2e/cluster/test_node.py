@@ -69,7 +69,7 @@ def test_claim_binds_and_keeps_data_across_pods(pods: Pods) -> None:
     assert pods.run("reader", "print(open('/data/word').read())", claim="data") == "kept"
 
 
-def test_logs_and_exec(pods: Pods) -> None:
+def test_logs_and_exec_reach_the_container(pods: Pods) -> None:
     pods.start("server", f"print('started'); {SERVE}", labels=SERVER_LABELS)
     assert pods.execute("server", "print(6 * 7)") == "42"
     assert "started" in pods.kubectl.run("logs", "server")
@@ -106,7 +106,7 @@ for attempt in range(30):
 """
 
 
-def test_nothing_outside_can_be_reached(pods: Pods) -> None:
+def test_pods_cannot_reach_the_internet(pods: Pods) -> None:
     documentation_address = "198.51.100.1"  # reserved: the packet must not leave this machine
     assert pods.run("explorer", fetch(documentation_address)) != "200"
 

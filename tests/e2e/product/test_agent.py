@@ -107,7 +107,9 @@ def base(tmp_path: Path) -> str:
     return str(tmp_path / "base.yaml")
 
 
-async def test_from_a_file_to_weights(runs: Runs, clotho: Program, models: str, base: str, tmp_path: Path) -> None:
+async def test_agent_trains_an_environment_file_and_finds_its_weights(
+    runs: Runs, clotho: Program, models: str, base: str, tmp_path: Path
+) -> None:
     source, original = tmp_path / "letters.py", REPOSITORY / "images/environment/clotho_environment/builtin/letters.py"
     source.write_text(original.read_text().replace('"score_mean"', '"percent_correct"'))
     manifests = tmp_path / "environments.yaml"

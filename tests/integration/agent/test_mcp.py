@@ -108,7 +108,7 @@ async def play_the_models(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
         await kubelet.fail(pod, exit_code=0 if is_good else 1, message=json.dumps(words))
 
 
-async def test_a_whole_run_through_the_ten_tools(
+async def test_agent_completes_a_run_with_the_ten_tools(
     clotho: Clotho, cluster: ClusterAccess, kubelet: FakeKubelet, catalogue: None, operator: OperatorProcess, base: str
 ) -> None:
     words = ["--base", base, "--test-secret", "keys", "--test-base-url", "http://models.example:8080/v1"]
@@ -204,7 +204,7 @@ async def is_open(port: int) -> bool:
     return True
 
 
-async def test_agents_side_by_side_over_http(clotho: Clotho, catalogue: None, base: str) -> None:
+async def test_http_server_serves_several_agents_at_once(clotho: Clotho, catalogue: None, base: str) -> None:
     async with serving_http(clotho, "--base", base) as url:
         async with Client(url, mode="legacy") as one, Client(url, mode="legacy") as other:
             first, second = Agent(one), Agent(other)

@@ -16,7 +16,7 @@ def marks(answer: dict[str, Any]) -> list[int]:
     return [item["tokens"][0][0] for item in answer["batch"]]
 
 
-async def test_lease_acknowledge_checkpoint(api) -> None:
+async def test_leased_batch_is_acknowledged_and_covered_by_a_checkpoint(api) -> None:
     await api.register(batch_size=2)
     await api.post("/scored_data_list", [group(n) for n in range(3)])
     lease = await api.post("/lease", {"wait_seconds": 20})
@@ -36,7 +36,7 @@ async def test_lease_acknowledge_checkpoint(api) -> None:
     assert [marks(await api.post("/lease", {})) for _ in range(2)] == [[1], [2]]
 
 
-async def test_unknown_leases_and_no_trainer(api) -> None:
+async def test_unknown_leases_and_leases_without_a_trainer_are_refused(api) -> None:
     assert "register" in (await api.post("/lease", {}, status=409))["detail"]
     for action in ("renew", "release"):
         assert "unknown" in (await api.post(f"/lease/nope/{action}", status=409))["detail"]
@@ -115,7 +115,7 @@ async def test_a_new_attempt_of_the_trainer_takes_over_the_leases_of_the_old(api
     await api.post(f"/lease/{old['lease_id']}/ack", {"step": 1}, status=409)
 
 
-async def test_shutting_down_answers_those_who_wait(servers) -> None:
+async def test_shutdown_answers_waiting_requests(servers) -> None:
     async with servers.serving() as api:
         await api.register(batch_size=2)
         waiting = asyncio.create_task(api.post("/lease", {"wait_seconds": 60}, status=204))

@@ -75,7 +75,7 @@ async def test_lists_and_partial_groups_are_accepted(api) -> None:
     assert await api.post("/scored_data_list", []) == {"status": "received", "groups_processed": 0}
 
 
-async def test_gzip_bodies(api) -> None:
+async def test_gzip_bodies_are_accepted(api) -> None:
     body = gzip.compress(json.dumps(group(7, 4)).encode())
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     async with api.session.post(api.url + "/scored_data", data=body, headers=headers) as response:
@@ -153,7 +153,7 @@ async def test_status_has_the_fields_the_operator_reads(api) -> None:
     assert [(env.name, env.queued_groups) for env in status.environments] == [("gsm8k_0", 1)]
 
 
-async def test_metrics_by_environment(servers) -> None:
+async def test_metrics_are_labelled_by_environment(servers) -> None:
     async with servers.serving(limits={"max_staleness": 1}) as api:
         await api.register(starting_step=5)
         await api.register_environment(desired_name="gsm8k")
@@ -232,7 +232,7 @@ async def test_reset_clears_registration_and_queue(api) -> None:
     assert (await api.get("/latest_example"))["tokens"] == []
 
 
-async def test_bodies_that_are_too_large(servers) -> None:
+async def test_bodies_that_are_too_large_are_refused(servers) -> None:
     async with servers.serving(max_body_bytes=1000) as api:
         answer = await api.post("/scored_data", group(1, tokens=[[1] * 1000, [1]]), status=413)
         assert "the limit is 1000" in answer["detail"]

@@ -56,7 +56,7 @@ async def test_a_run_without_an_operator_is_in_progress(
     assert judge(await cluster.create_run("r")) == ("InProgress", "Progressing")
 
 
-async def test_starting_running_completed(
+async def test_run_is_in_progress_until_its_pods_are_ready(
     operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges
 ) -> None:
     kubelet.makes_ready = False
@@ -69,7 +69,7 @@ async def test_starting_running_completed(
     assert judge(await cluster.until_phase("Completed", "r")) == ("Current", "Healthy")
 
 
-async def test_stopping_and_stopped(
+async def test_stopping_run_is_in_progress_until_it_has_stopped(
     operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges
 ) -> None:
     may_end = asyncio.Event()
@@ -82,7 +82,7 @@ async def test_stopping_and_stopped(
     assert judge(await cluster.until_phase("Stopped", "r")) == ("Current", "Suspended")
 
 
-async def test_suspended_and_resumed(
+async def test_suspended_run_is_suspended_until_it_is_resumed(
     operator: None, cluster: ClusterAccess, kubelet: FakeKubelet, judge: Judges
 ) -> None:
     await cluster.create_run("r")

@@ -145,7 +145,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("honest", [True, False], ids=["checksum fits", "checksum differs"])
-def test_download_is_checked(mirror: Path, tmp_path: Path, honest: bool) -> None:
+def test_download_with_a_wrong_checksum_is_refused(mirror: Path, tmp_path: Path, honest: bool) -> None:
     (mirror / "kubelet").write_bytes(b"program")
     digest = hashlib.sha256(b"program" if honest else b"another").hexdigest()
     (mirror / "kubelet.sha256").write_text(digest)
@@ -155,7 +155,7 @@ def test_download_is_checked(mirror: Path, tmp_path: Path, honest: bool) -> None
     assert [path.name for path in (tmp_path / "bin").iterdir()] == (["kubelet"] if honest else [])
 
 
-def test_missing_download_falls_back(mirror: Path, tmp_path: Path) -> None:
+def test_missing_download_leaves_nothing_behind(mirror: Path, tmp_path: Path) -> None:
     source = download.kubernetes("kube-scheduler", "1.0.0", "linux", "amd64")
     assert not download.fetch("kube-scheduler", source, tmp_path / "bin")
     assert list((tmp_path / "bin").iterdir()) == []

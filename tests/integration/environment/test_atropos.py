@@ -265,7 +265,7 @@ async def test_a_config_that_cannot_be_made_is_described_by_its_class(tmp_path, 
     assert fields["group_size"]["default"] == 4
 
 
-async def test_describing_what_is_no_environment(tmp_path, variables):
+async def test_describing_a_file_without_an_environment_fails(tmp_path, variables):
     empty = tmp_path / "empty.py"
     empty.touch()
     async with command(tmp_path, "describe", "--entry", f"atropos:{empty}", variables=variables) as running:

@@ -82,7 +82,7 @@ async def converse(run: Run) -> Conversation:
     return conversation
 
 
-def test_several_turns_with_the_real_policy_are_one_sequence(model: Path, tmp_path: Path) -> None:
+def test_several_turns_of_a_conversation_are_one_sequence(model: Path, tmp_path: Path) -> None:
     """Unless a special token was sampled: text cannot carry it, so the template cannot repeat it."""
     with running(tmp_path, model, EnvironmentConfig(name="letters", entry="letters")) as run:
         conversations = [asyncio.run(converse(run)) for _ in range(12)]
@@ -93,7 +93,7 @@ def test_several_turns_with_the_real_policy_are_one_sequence(model: Path, tmp_pa
     assert any(c.sequence.trained.count(True) == sum(len(t.tokens) for t in c.turns) for c in conversations)
 
 
-def test_an_unchanged_atropos_environment(model: Path, tmp_path: Path) -> None:
+def test_policy_learns_from_an_unchanged_atropos_environment(model: Path, tmp_path: Path) -> None:
     try:
         python = atropos_python()
     except ToolUnavailableError as error:
@@ -112,7 +112,7 @@ def test_an_unchanged_atropos_environment(model: Path, tmp_path: Path) -> None:
     assert groups >= len(rewards) * run.config.training.batch_size / 16, "every group has a policy version"
 
 
-def test_a_reasoning_gym_task(model: Path, tmp_path: Path) -> None:
+def test_policy_learns_a_reasoning_gym_task(model: Path, tmp_path: Path) -> None:
     """Most texts have the letter once: the policy finds out that `1` is mostly right."""
     pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
     place = EnvironmentConfig(

@@ -49,14 +49,14 @@ async def assert_only_the_deep_objects_are_refused(cluster: ClusterAccess, opera
 
 
 @pytest.mark.parametrize("levels", [400, 1000, 5000])
-async def test_deep_objects_that_exist_before_the_start(
+async def test_deep_objects_that_exist_before_the_start_are_skipped(
     cluster: ClusterAccess, kubelet: FakeKubelet, lenient_crds: None, start_operator: StartOperator, levels: int
 ) -> None:
     await create_deep_objects(cluster, levels)
     await assert_only_the_deep_objects_are_refused(cluster, await start_operator())
 
 
-async def test_deep_objects_that_are_created_while_the_operator_runs(
+async def test_deep_objects_created_while_the_operator_runs_are_skipped(
     cluster: ClusterAccess, kubelet: FakeKubelet, lenient_crds: None, operator: OperatorProcess
 ) -> None:
     await cluster.create_run("first")

@@ -51,7 +51,7 @@ def refusal(code: int, reason: str, **headers: str) -> web.Response:
     return web.json_response({"kind": "Status", "reason": reason, "message": "no"}, status=code, headers=headers)
 
 
-async def test_a_typed_answer_and_the_count_of_it(server: Server) -> None:
+async def test_answer_is_typed_and_counted(server: Server) -> None:
     counted: list[tuple[str, str]] = []
     server.answers = [web.json_response({"a": 1})]
     async with client(server, on_answer=lambda verb, code: counted.append((verb, code))) as api:
@@ -123,7 +123,7 @@ async def test_probe_gives_up_on_silence() -> None:
     listener.close()
 
 
-async def test_probe_of_something_that_is_not_http() -> None:
+async def test_probe_of_a_port_without_http_fails_with_the_cause() -> None:
     async def send_garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH\r\n")
         writer.close()

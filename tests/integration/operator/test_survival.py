@@ -68,7 +68,7 @@ def creations(proxy: MeddlingProxy) -> Counter[str]:
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_killed_at_every_write_of_the_start(
+async def test_run_starts_whichever_write_the_operator_is_killed_at(
     cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator, moment: Moment
 ) -> None:
     """One run for each write of the start-up; every one ends like the one that was left alone."""
@@ -92,7 +92,7 @@ async def test_killed_at_every_write_of_the_start(
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_killed_at_every_write_of_the_stop(
+async def test_run_stops_whichever_write_the_operator_is_killed_at(
     cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator, moment: Moment
 ) -> None:
     operator = await start_operator(through=proxy, CLOTHO_LEASE_ENABLED="false")
@@ -126,7 +126,7 @@ async def _leave_alone(_: Write) -> None:
     ("code", "reason", "headers"),
     [(409, "Conflict", {}), (429, "TooManyRequests", {"Retry_After": "1"}), (500, "InternalError", {}), (503, "", {})],
 )
-async def test_every_write_fails_once(
+async def test_run_starts_although_every_write_fails_once(
     cluster: ClusterAccess,
     kubelet: FakeKubelet,
     proxy: MeddlingProxy,
@@ -224,7 +224,7 @@ async def test_the_second_operator_takes_over_from_a_killed_one(
     assert await second.metric("clotho_leader") == 1
 
 
-async def test_a_frozen_leader_does_not_write_once_it_thaws(
+async def test_frozen_leader_does_not_write_when_it_resumes(
     cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator
 ) -> None:
     frozen = await start_operator(through=proxy)

@@ -35,7 +35,7 @@ async def install_crds(kubectl: Kubectl) -> None:
     await asyncio.to_thread(kubectl.run, "wait", "--for=condition=Established", "crd", "--all")
 
 
-async def test_crds_that_are_deleted_and_created_again(
+async def test_operator_continues_when_crds_are_deleted_and_created_again(
     cluster: ClusterAccess, kubelet: FakeKubelet, kubectl: Kubectl, restore_crds: None, start_operator: StartOperator
 ) -> None:
     first = await start_operator()

@@ -41,7 +41,7 @@ def batch(queue: list[Waiting], wanted: Demand) -> list[int] | Shortage:
         ([2, 2, 4, 8], 8, [0, 1, 2]),
     ],
 )
-def test_oldest_first_and_exactly_full(sizes: list[int], batch_size: int, expected: object) -> None:
+def test_batch_takes_the_oldest_groups_and_is_exactly_full(sizes: list[int], batch_size: int, expected: object) -> None:
     queue = queue_of(*((None, size) for size in sizes))
     assert batch(queue, Demand(batch_size, {})) == expected
 

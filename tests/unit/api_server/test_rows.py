@@ -141,7 +141,7 @@ def test_long_arrays_elsewhere_are_kept_as_they_are(changes: dict[str, Any]) -> 
     assert {name: stored[name] for name in group} == group
 
 
-def test_long_scores_and_a_field_given_twice() -> None:
+def test_long_scores_and_repeated_fields_are_parsed() -> None:
     rows = [[1]] * LONG
     body = json.dumps({"tokens": rows, "masks": rows, "scores": [0.5] * LONG})
     assert parse_group(body.encode(), 0).size == LONG

@@ -189,19 +189,19 @@ def test_missing_fields_are_reported_at_once() -> None:
         ({"training.backend": "tinker"}, "trainer.tinkerSecretName is needed"),
     ],
 )
-def test_fields_that_do_not_fit_together(edits: dict[str, Any], problem: str | None) -> None:
+def test_fields_that_contradict_each_other_are_refused(edits: dict[str, Any], problem: str | None) -> None:
     made = ready_draft()
     for name, value in edits.items():
         made = made.edit(name, value)
     assert any(problem in each for each in made.problems("r")) if problem else made.problems("r") == ()
 
 
-def test_limits_of_a_policy_count() -> None:
+def test_limits_of_a_policy_apply_to_drafts() -> None:
     (problem,) = ready_draft({"limits": {"steps": 50}}).problems("r")
     assert "training.steps: 100 is more than 50" in problem
 
 
-def test_defaults_of_the_environment_count() -> None:
+def test_defaults_of_the_environment_apply_to_drafts() -> None:
     made = Draft(environment=echo({"group_size": 5})).edit("model.name", "m").edit("training.steps", 1)
     assert any("group_size 5" in problem for problem in made.problems("r"))
     settings = {each.field.name: each.value for each in made.settings()}

@@ -83,7 +83,7 @@ def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: py
         (["mcp", "--status-interval", "-1"], "'-1' is not a positive whole number"),
     ],
 )
-def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_reported_in_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = main(words)
     except SystemExit as ended:

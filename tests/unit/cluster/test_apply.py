@@ -40,7 +40,7 @@ CREATE_POD, POD_PATH = "create /api/v1/namespaces/ns/pods", "/api/v1/namespaces/
 POLICY_PATH = "/apis/networking.k8s.io/v1/namespaces/ns/networkpolicies/r"
 
 
-async def test_what_was_written_is_seen_at_once() -> None:
+async def test_written_objects_are_in_the_cache_at_once() -> None:
     rig = Rig()
     await rig.do(apply_policy(), create_pod())
     assert [pod.name for pod in rig.store.pods_of(RUN, UID)] == ["r-trainer"]

@@ -54,7 +54,7 @@ async def dispatching(
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_no_more_at_once_than_allowed() -> None:
+async def test_reconciles_at_once_are_limited() -> None:
     work = Reconciles()
     async with dispatching(work) as dispatcher:
         dispatcher.allow(True)

@@ -25,7 +25,7 @@ def test_a_key_added_many_times_is_worked_on_once() -> None:
     assert (work.depth, drain(work, 0.0)) == (1, ["a"])
 
 
-def test_first_come_first_served() -> None:
+def test_keys_are_worked_on_in_the_order_of_arrival() -> None:
     work = queue()
     for now, key in enumerate("abc"):
         work.add(key, float(now))

@@ -10,7 +10,7 @@ from clotho.manager.settings import Settings, SettingsError
 DOCS = Path(__file__).parents[3] / "docs" / "operator-settings.md"
 
 
-def test_defaults_need_nothing() -> None:
+def test_defaults_are_valid_without_flags_and_variables() -> None:
     assert settings.parse([], {}) == Settings()
 
 
@@ -36,7 +36,7 @@ def test_flags_win_over_variables() -> None:
         (["--api-kubeconfig", "/nowhere"], "/nowhere: no such file"),
     ],
 )
-def test_a_mistake_is_named(arguments: list[str], complaint: str) -> None:
+def test_invalid_setting_is_named(arguments: list[str], complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint.replace("(", r"\(").replace(")", r"\)")):
         settings.parse(arguments, {})
 

@@ -45,7 +45,7 @@ def manifest(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_run_from_a_file_with_changes(api: FakeApi, manifest: Path) -> None:
+async def test_run_is_started_from_a_file_with_changes(api: FakeApi, manifest: Path) -> None:
     words = ["--set", "training.batchSize=16", "--set", "mode=hard", "--steps", "7", "--name", "other"]
     assert await runs.start(options("run", "start", "-f", str(manifest), *words), api.workspace) == Exit.OK
     spec = (await api.workspace.get("TrainingRun", "other"))["spec"]
@@ -53,7 +53,7 @@ async def test_a_run_from_a_file_with_changes(api: FakeApi, manifest: Path) -> N
     assert spec["environments"][0]["config"] == {"group_size": 4, "mode": "hard"}
 
 
-async def test_a_run_from_the_catalogue(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_run_is_started_from_the_catalogue(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["-e", "echo", "--model", "m", "--steps", "5", "--set", "group_size=8", "--name", "first"]
     assert await runs.start(options("run", "start", *words), api.workspace) == Exit.OK
     spec = (await api.workspace.get("TrainingRun", "first"))["spec"]
@@ -133,7 +133,7 @@ def add_run(api: FakeApi, name: str = "mine", phase: str = "Running", **status: 
     api.add("TrainingRun", name, RUN, {"phase": phase, "progress": progress, "history": history, **status})
 
 
-async def test_runs_in_a_table(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_runs_are_listed_in_a_table(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     add_run(api)
     await runs.list_all(options("run", "list"), api.workspace)
     header, row = capsys.readouterr().out.splitlines()
@@ -184,7 +184,7 @@ async def test_every_problem_of_a_start_is_reported_at_once(api: FakeApi) -> Non
     assert "the run needs --model and --steps" in text
 
 
-async def test_stop_suspend_and_resume(api: FakeApi) -> None:
+async def test_stop_suspend_and_resume_change_the_spec(api: FakeApi) -> None:
     add_run(api)
     await runs.stop(options("run", "stop", "mine", "--suspend"), api.workspace)
     assert (await api.workspace.get("TrainingRun", "mine"))["spec"]["suspend"] is True
@@ -262,7 +262,7 @@ async def test_results_before_the_end_are_marked(api: FakeApi, capsys: pytest.Ca
     assert "not final" in printed.err
 
 
-async def test_environment_fields_in_a_table(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_environment_fields_are_listed_in_a_table(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     await environments.describe(options("env", "describe", "echo"), api.workspace)
     printed = capsys.readouterr().out
     assert ["group_size", "integer", "16", "≥", "1", "Attempts", "at", "each", "item."] in [
@@ -417,7 +417,9 @@ def test_suggested_commands_name_the_namespace() -> None:
 
 
 @pytest.mark.parametrize("content", [b"# Clotho\n\ntext: [", b"kind: Pod", b"text", b"\xb3\xff"])
-def test_a_file_that_is_no_kubeconfig(content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_that_is_no_kubeconfig_is_refused(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "junk").write_bytes(content)
     assert main(["run", "list", "--kubeconfig", str(tmp_path / "junk")]) == Exit.UNREACHABLE
     printed = capsys.readouterr().err

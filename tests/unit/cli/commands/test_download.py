@@ -111,7 +111,9 @@ async def test_a_failed_copy_is_an_error_and_its_pod_is_deleted(
         ({"checkpoint": {"step": 1, "path": "/var/lib/clotho/1"}}, {"storage": {"ephemeral": True}}, "ephemeral"),
     ],
 )
-async def test_nothing_to_fetch(api: FakeApi, status: dict[str, Any], spec: dict[str, Any], message: str) -> None:
+async def test_download_without_results_is_refused_with_the_reason(
+    api: FakeApi, status: dict[str, Any], spec: dict[str, Any], message: str
+) -> None:
     api.add("TrainingRun", "mine", spec, status)
     with pytest.raises(Failure) as failure:
         await download.download(options("--list"), api.workspace)

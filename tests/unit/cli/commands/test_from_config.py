@@ -66,7 +66,9 @@ def test_files_on_a_claim_are_not_copied(folder: Path, capsys: pytest.CaptureFix
         (f"{FILE}---\n{FILE}", "has 2 documents; a config is one"),
     ],
 )
-def test_mistakes_are_one_line(text: str, expected: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_reported_in_one_line(
+    text: str, expected: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "My Run.yaml").write_text(text)
     assert main(["run", "from-config", str(folder / "My Run.yaml")]) == Exit.USAGE
     message = capsys.readouterr().err

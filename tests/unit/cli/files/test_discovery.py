@@ -87,7 +87,7 @@ def test_an_atropos_environment_is_read_and_never_run(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_shapes_of_environments(tmp_path: Path, source: str, expected: tuple[str, str, str]) -> None:
+def test_every_shape_of_environment_class_is_found(tmp_path: Path, source: str, expected: tuple[str, str, str]) -> None:
     write(tmp_path, "stem.py", source)
     (found,) = discover([tmp_path]).environments
     assert (found.name, found.class_name, found.config_class) == expected
@@ -198,7 +198,7 @@ def _refuse(*_: object, **__: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.py"])
-def test_a_path_that_is_not_there(tmp_path: Path, name: str) -> None:
+def test_missing_path_is_an_error(tmp_path: Path, name: str) -> None:
     (problem,) = discover([tmp_path / name]).problems
     assert problem.what == "No such file or directory"
 

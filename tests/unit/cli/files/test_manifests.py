@@ -31,7 +31,7 @@ def made(folder: Path, **options: Any) -> list[dict[str, Any]]:
     return environment_manifests(discover([folder]), [folder], **given)
 
 
-def test_files_in_an_image(folder: Path) -> None:
+def test_files_in_an_image_get_a_manifest_with_that_image(folder: Path) -> None:
     echo, gsm8k = made(folder, image="registry/envs:1", image_path="/app")
     assert echo["spec"] == {"image": "registry/envs:1", "entry": "/app/echo.py:Echo", "description": "Say it."}
     assert gsm8k["metadata"]["name"] == "gsm-8k"

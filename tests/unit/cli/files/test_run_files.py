@@ -44,7 +44,7 @@ def refusal(path: Path, text: str) -> str:
         (f"{RUN}---\nkind: ConfigMap", "run.yaml also contains ConfigMap; create all of it with kubectl"),
     ],
 )
-def test_a_file_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
+def test_unreadable_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     answer_text = refusal(tmp_path / "run.yaml", text)
     assert message in answer_text
     assert "\n" not in answer_text

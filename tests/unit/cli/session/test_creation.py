@@ -77,7 +77,7 @@ async def test_other_config_maps_are_left_alone(api: FakeApi, given: dict[str, A
     assert api.objects[f"{MAPS}/words"]["data"] == {"a": "one"}
 
 
-async def test_a_run_that_is_there_already(api: FakeApi) -> None:
+async def test_existing_run_is_not_replaced(api: FakeApi) -> None:
     await create_run(api.workspace, RUN)
     with pytest.raises(Failure) as failure:
         await create_run(api.workspace, RUN)

@@ -44,7 +44,7 @@ def test_wrap_counts_display_width(text: str, width: int, expected: list[str]) -
     assert fitting.wrap(text, width) == expected
 
 
-def test_the_widest_column_of_a_table_gives_way() -> None:
+def test_widest_column_of_a_table_is_shortened_first() -> None:
     whole = fitting.table(["NAME", "POD"], ROWS)
     assert whole[1] == "letters  letters-29a772e1-env-letters-0"
     assert fitting.table(["NAME", "POD"], ROWS, len(whole[1])) == whole

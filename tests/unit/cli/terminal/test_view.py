@@ -121,7 +121,7 @@ def test_a_condition_is_shown_with_reason_and_message(message: str, expected: st
 @pytest.mark.parametrize(
     ("value", "expected"), [(None, "-"), (-0.00001, "0.0000"), (-0.0, "0.0000"), (-0.0884, "-0.0884")]
 )
-def test_a_zero_has_no_sign(value: float | None, expected: str) -> None:
+def test_negative_zero_is_shown_without_a_sign(value: float | None, expected: str) -> None:
     assert view.number(value, 4) == expected
 
 
