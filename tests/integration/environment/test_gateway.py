@@ -19,7 +19,7 @@ REGISTRATION = {"max_token_length": 64, "desired_name": "env", "weight": 1.0, "g
 @pytest.fixture
 async def gateway(api_server, inference):
     async with open_session(TOKEN) as session:
-        opened = Gateway(session, Telemetry(), inference=inference.url + "/v1", api_server=api_server.url)
+        opened = Gateway(session, Telemetry(), inference=[inference.url + "/v1"], api_server=api_server.url)
         async with opened.listening():
             yield opened
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, TypeVar
 
@@ -29,6 +29,7 @@ from clotho_environment.clients.api_server import new_key
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_environment.sdk.bodies import read_answer
 from clotho_environment.sdk.completion import AnswerError, read_generate
+from clotho_environment.sdk.routing import Routes
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -45,11 +46,12 @@ class Gateway:
     """The child uses `api_server` and `inference` as its addresses."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, telemetry: Telemetry, *, inference: str, api_server: str
+        self, session: aiohttp.ClientSession, telemetry: Telemetry, *, inference: Sequence[str], api_server: str
     ) -> None:
         self._session = session
         self._telemetry = telemetry
-        self._upstreams = {"api": api_server.rstrip("/"), "inference": inference.rstrip("/").removesuffix("/v1")}
+        self._api_server = api_server.rstrip("/")
+        self._routes = Routes.to(inference)
         self._versions = VersionMemory()
         self._registration: bytes | None = None
         self._env_id: int | None = None
@@ -234,8 +236,7 @@ class Gateway:
             self._last_activity = time.monotonic()
             answer = await self._send(side, method, path, body, headers)
             if answer.status in _HOLD:
-                pause = retry_after(answer.headers) or None
-                raise TransientError(f"{answer.status} {answer.excerpt}", retry_after=pause)
+                raise TransientError(f"{answer.status} {answer.excerpt}", retry_after=self._pause(side, answer))
             return answer
 
         answer = await retrying(
@@ -244,17 +245,42 @@ class Gateway:
             before_wait=lambda error, _: self._mark_down(side, reason_of(error)),
         )
         if answer.status in (401, 403):
-            self.refusal = f"{self._upstreams[side]} refuses our token ({answer.status})"
+            self.refusal = f"{answer.origin} refuses our token ({answer.status})"
         self._down.discard(side)
         return answer
+
+    def _pause(self, side: str, answer: "_Answer") -> float | None:
+        """Another rank is tried at once, where there is one."""
+        if side == "inference" and self._routes.has_available:
+            return 0.0
+        return retry_after(answer.headers) or None
 
     async def _send(
         self, side: str, method: str, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
     ) -> "_Answer":
-        sent = {"Content-Type": "application/json", **(PROTOCOL_HEADERS if side == "api" else {}), **headers}
-        url = self._upstreams[side] + path
-        async with self._session.request(method, url, data=body or None, headers=sent) as response:
-            return _Answer(response.status, response.headers, await read_answer(response))
+        if side == "inference":
+            return await self._send_to_a_rank(method, path, body)
+        return await self._request(self._api_server, method, path, body, {**PROTOCOL_HEADERS, **headers})
+
+    async def _send_to_a_rank(self, method: str, path: str, body: bytes) -> "_Answer":
+        with self._routes.taken(_samples(body)) as server:
+            try:
+                answer = await self._request(server.url, method, path, body, _NO_HEADERS)
+            except (aiohttp.ClientError, TimeoutError):
+                self._routes.failed(server)
+                raise
+            if answer.status in _HOLD:
+                self._routes.failed(server, retry_after(answer.headers))
+            else:
+                self._routes.answered(server)
+            return answer
+
+    async def _request(
+        self, base_url: str, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> "_Answer":
+        sent = {"Content-Type": "application/json", **headers}
+        async with self._session.request(method, base_url + path, data=body or None, headers=sent) as response:
+            return _Answer(response.status, response.headers, await read_answer(response), base_url)
 
     def _mark_down(self, side: str, problem: str) -> None:
         if side not in self._down:
@@ -271,10 +297,30 @@ def _listed(body: bytes) -> list[Raw]:
     return listed
 
 
+class _Sampling(Struct, frozen=True):
+    n: int = 1
+
+
+class _Samples(Struct, frozen=True):
+    """How many answers a request asks for, in OpenAI's or in SGLang's place."""
+
+    n: int | None = None
+    sampling_params: _Sampling = _Sampling()
+
+
+def _samples(body: bytes) -> int:
+    try:
+        wanted: _Samples = decode(body, _Samples)
+    except msgspec.MsgspecError:
+        return 1
+    return max(wanted.n or wanted.sampling_params.n, 1)
+
+
 class _Answer(Struct):
     status: int
     headers: Mapping[str, str]
     body: bytes
+    origin: str  # the server's base URL
 
     @property
     def excerpt(self) -> str:

@@ -49,7 +49,7 @@ async def serve_atropos(
     telemetry = Telemetry()
     async with open_session(token) as session:
         endpoints = run.endpoints
-        gateway = Gateway(session, telemetry, inference=endpoints.inference, api_server=endpoints.api_server)
+        gateway = Gateway(session, telemetry, inference=endpoints.policy_urls, api_server=endpoints.api_server)
         async with (
             gateway.listening(),
             status_server(port, healthy=gateway.unhealthy, ready=gateway.unready, registry=telemetry.registry),
@@ -131,7 +131,7 @@ async def process_atropos(path: Path, order: Order) -> Termination:
     with tempfile.TemporaryDirectory(prefix="atropos-") as folder:
         output = Path(folder, "groups.jsonl")
         async with open_session(target.key) as session:
-            gateway = Gateway(session, Telemetry(), inference=target.base_url, api_server="")
+            gateway = Gateway(session, Telemetry(), inference=(target.base_url,), api_server="")
             async with gateway.listening():
                 config = render_process(
                     order.config,

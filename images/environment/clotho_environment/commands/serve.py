@@ -38,7 +38,7 @@ async def serve(
         runner = Runner(
             environment,
             SamplingClient(
-                inference, run.endpoints.inference, model=run.model.name, defaults=environment.config.sampling
+                inference, run.endpoints.policy_urls, model=run.model.name, defaults=environment.config.sampling
             ),
             ApiServer(trajectories, run.endpoints.api_server, _registration(environment, run, place)),
             Limits(max_tokens=run.training.max_tokens, steps=lambda: current_steps(run, config_path)),

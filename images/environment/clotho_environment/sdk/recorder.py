@@ -13,6 +13,7 @@ from aiohttp import web
 from clotho_contract.untrusted import decode
 from clotho_environment.sdk.completion import Completion, Message
 from clotho_environment.sdk.conversation import Conversation
+from clotho_environment.sdk.routing import Affinity
 from clotho_environment.sdk.sampling import InferenceError, InferenceUnavailableError, SamplingClient
 
 SESSION_HEADER: Final = "X-Session-ID"  # what tells the conversations of concurrent agents apart
@@ -26,6 +27,7 @@ class Recorder:
     def __init__(self, client: SamplingClient) -> None:
         self._client = client
         self._turns: OrderedDict[str, list[Completion]] = OrderedDict()
+        self._affinities: OrderedDict[str, Affinity] = OrderedDict()
         self.base_url = ""
 
     @asynccontextmanager
@@ -50,13 +52,25 @@ class Recorder:
             if body.get("stream"):
                 return _problem(400, "streaming is not supported here")
             sampling = {key: value for key, value in body.items() if key not in _NOT_SAMPLING and value is not None}
-            (turn,) = await self._client.chat(body.get("messages", []), n=1, tools=body.get("tools"), **sampling)
+            session = request.headers.get(SESSION_HEADER, "")
+            (turn,) = await self._client.chat(
+                body.get("messages", []), n=1, tools=body.get("tools"), affinity=self._affinity(session), **sampling
+            )
         except (msgspec.MsgspecError, InferenceError) as error:
             return _problem(400, str(error))
         except InferenceUnavailableError as error:
             return _problem(503, str(error))
-        self._remember(request.headers.get(SESSION_HEADER, ""), turn)
+        self._remember(session, turn)
         return web.Response(body=_answer(turn, str(body.get("model"))), content_type="application/json")
+
+    def _affinity(self, session: str) -> Affinity | None:
+        """None for agents without a session: one rank would get them all."""
+        if not session:
+            return None
+        affinity = self._affinities.setdefault(session, Affinity())
+        if len(self._affinities) > MOST_SESSIONS:
+            self._affinities.popitem(last=False)
+        return affinity
 
     def _remember(self, session: str, turn: Completion) -> None:
         """Bounded: conversations of agents that were stopped are never taken."""

@@ -13,6 +13,7 @@ from clotho_contract.retry import TransientError, retry_after, retrying
 from clotho_environment.sdk.bodies import read_answer
 from clotho_environment.sdk.completion import AnswerError, Completion, Message, read_generate, read_openai
 from clotho_environment.sdk.conversation import Conversation
+from clotho_environment.sdk.routing import Affinity, Routes, Server
 
 Reader = Callable[[bytes, int | None], list[Completion]]
 Ask = Callable[[int], Awaitable[list[Completion]]]
@@ -42,13 +43,14 @@ class Defaults:
 class SamplingClient:
     """Every method takes `n` samples (the environment's group size by default).
 
-    `max_tokens`, `temperature`, `stop` and any other sampling parameter of the server can be given by name.
+    `max_tokens`, `temperature`, `stop` and any other sampling parameter of the server can be given by name. Several
+    base URLs are those of one policy: requests are spread over them.
     """
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        base_url: str,
+        base_url: str | Sequence[str],
         *,
         model: str,
         defaults: Defaults | None = None,
@@ -56,23 +58,29 @@ class SamplingClient:
         patience_seconds: float = 30.0,
     ) -> None:
         self._session = session
-        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._routes = Routes.to([base_url] if isinstance(base_url, str) else base_url)
         self._model = model
         self._defaults = defaults or Defaults()
         self._want_tokens = want_tokens
         self._patience_seconds = patience_seconds
 
     async def chat(
-        self, messages: Sequence[Message], *, n: int | None = None, tools: Sequence[Any] | None = None, **sampling: Any
+        self,
+        messages: Sequence[Message],
+        *,
+        n: int | None = None,
+        tools: Sequence[Any] | None = None,
+        affinity: Affinity | None = None,
+        **sampling: Any,
     ) -> list[Completion]:
-        """Sample replies to a conversation."""
+        """Sample replies to a conversation. Its further turns with the same `affinity` go to the same server."""
         request = self._openai_request(sampling) | {"messages": list(messages)}
         if self._want_tokens:
             request["logprobs"] = True
         if tools:
             request["tools"] = list(tools)
         prompt = next((str(message.get("content") or "") for message in reversed(messages)), "")
-        return await self._sample("/v1/chat/completions", request, prompt, n)
+        return await self._sample("/v1/chat/completions", request, prompt, n, affinity)
 
     async def complete(self, prompt: str, *, n: int | None = None, **sampling: Any) -> list[Completion]:
         """Sample continuations of a plain text."""
@@ -97,7 +105,7 @@ class SamplingClient:
                 "return_logprob": True,
                 "return_text_in_logprobs": False,
             }
-            return await self._post("/generate", request, read)
+            return await self._post("/generate", request, read, count)
 
         return await self._collect(ask, n)
 
@@ -106,8 +114,10 @@ class SamplingClient:
     ) -> Conversation:
         """Start a conversation of several turns that is trained as one sequence."""
 
+        affinity = Affinity()
+
         async def reply(history: Sequence[Message]) -> Completion:
-            (completion,) = await self.chat(history, n=1, tools=tools, **sampling)
+            (completion,) = await self.chat(history, n=1, tools=tools, affinity=affinity, **sampling)
             return completion
 
         return Conversation(reply, messages)
@@ -120,13 +130,15 @@ class SamplingClient:
         defaults = {"max_tokens": self._defaults.max_tokens, "temperature": self._defaults.temperature}
         return {key: value for key, value in (defaults | sampling).items() if value is not None}
 
-    async def _sample(self, path: str, request: dict[str, Any], prompt: str, n: int | None) -> list[Completion]:
+    async def _sample(
+        self, path: str, request: dict[str, Any], prompt: str, n: int | None, affinity: Affinity | None = None
+    ) -> list[Completion]:
         def read(body: bytes, version: int | None) -> list[Completion]:
             completions = read_openai(body, version, want_tokens=self._want_tokens)
             return [replace(each, prompt=prompt) for each in completions]
 
         async def ask(count: int) -> list[Completion]:
-            return await self._post(path, request | {"n": count}, read)
+            return await self._post(path, request | {"n": count}, read, count, affinity)
 
         return await self._collect(ask, n)
 
@@ -140,28 +152,36 @@ class SamplingClient:
                 completions += more
         return completions[:wanted]
 
-    async def _post(self, path: str, request: dict[str, Any], read: Reader) -> list[Completion]:
+    async def _post(
+        self, path: str, request: dict[str, Any], read: Reader, samples: int, affinity: Affinity | None = None
+    ) -> list[Completion]:
         body = msgspec.json.encode(request)
         deadline = asyncio.get_running_loop().time() + self._patience_seconds
 
         def give_up_after_deadline(error: Exception, pause: float) -> None:
             if asyncio.get_running_loop().time() + pause > deadline:
-                raise InferenceUnavailableError(f"no answer from the inference server at {self._base_url}: {error}")
+                urls = ", ".join(sorted(server.url for server in self._routes.servers))
+                raise InferenceUnavailableError(f"no answer from the inference server at {urls}: {error}")
 
-        return await retrying(lambda: self._post_once(path, body, read), before_wait=give_up_after_deadline)
+        async def attempt() -> list[Completion]:
+            with self._routes.taken(samples, affinity) as server:
+                return await self._post_once(server, path, body, read)
 
-    async def _post_once(self, path: str, body: bytes, read: Reader) -> list[Completion]:
+        return await retrying(attempt, before_wait=give_up_after_deadline)
+
+    async def _post_once(self, server: Server, path: str, body: bytes, read: Reader) -> list[Completion]:
         headers = {"Content-Type": "application/json"}
         try:
-            async with self._session.post(self._base_url + path, data=body, headers=headers) as response:
+            async with self._session.post(server.url + path, data=body, headers=headers) as response:
                 answer = await read_answer(response)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise TransientError(f"{type(error).__name__}: {error}") from error
+            raise self._setback(server, f"{type(error).__name__}: {error}") from error
         if response.status == 429 or response.status >= 500:
-            raise TransientError(f"{response.status} {_excerpt(answer)}", retry_after=retry_after(response.headers))
+            raise self._setback(server, f"{response.status} {_excerpt(answer)}", retry_after(response.headers))
+        self._routes.answered(server)
         if response.status in (401, 403):
             raise InferenceUnauthorizedError(
-                f"the inference server at {self._base_url} refuses our token ({response.status})"
+                f"the inference server at {server.url} refuses our token ({response.status})"
             )
         if response.status >= 400:
             raise InferenceError(f"POST {path}: {response.status} {_excerpt(answer)}")
@@ -170,6 +190,11 @@ class SamplingClient:
             return read(answer, int(version) if version.isdecimal() else None)
         except AnswerError as error:
             raise InferenceError(f"POST {path}: {error}") from error
+
+    def _setback(self, server: Server, problem: str, pause: float | None = None) -> TransientError:
+        """Another server is tried at once, where there is one."""
+        self._routes.failed(server, pause)
+        return TransientError(problem, retry_after=0.0 if self._routes.has_available else pause)
 
 
 def _excerpt(body: bytes) -> str:
