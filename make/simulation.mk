@@ -1,5 +1,5 @@
-simulate-scale: $(VENV) ## Simulate how a run scales, from measured inputs (GPUS=8,64,512; GROUPS=8 a GPU; EQUAL=1)
-	@$(RUN) PYTHONPATH=dev python -m clotho_dev.simulation $(if $(GPUS),--gpus $(GPUS)) $(if $(GROUPS),--groups $(GROUPS)) $(if $(EQUAL),--equal)
+simulate-scale: $(VENV) ## Simulate how a run scales, from measured inputs (GPUS=8,64,512; EQUAL=1: answers of one length)
+	@$(RUN) PYTHONPATH=dev python -m clotho_dev.simulation $(if $(GPUS),--gpus $(GPUS)) $(if $(EQUAL),--equal)
 
 bench-simulation: $(VENV) ## Compare the simulation with real steps on this machine's CPU
 	$(RUN) python tests/bench/simulated_scale.py

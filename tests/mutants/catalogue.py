@@ -310,9 +310,16 @@ TRAINING = (
     Mutation(
         "micro-batches of different sizes weigh the same",
         f"{_TRAINING}/local/grpo.py",
-        "return len(rows) * micro_batches / total_rows",
-        "return 1.0",
+        "return len(rows) / total_rows",
+        "return 0.5",
         (f"{_OBJECTIVE_TESTS}::test_micro_batches_do_not_change_the_gradient",),
+    ),
+    Mutation(
+        "ranks train on their own gradients",
+        f"{_TRAINING}/local/team.py",
+        "dist.all_reduce(flat)",
+        "flat.mul_(self.size)",
+        ("tests/integration/trainer/test_ranks.py::test_gradients_are_those_of_one_process",),
     ),
 )
 

@@ -22,16 +22,11 @@ _LARGE = 64  # GPUs; beyond, fewer steps and GPUs say as much
 def main() -> None:
     options = _options()
     inputs = load(options.inputs)
-    work = inputs.work
     if options.equal:
-        work = msgspec.structs.replace(work, mean_answer=None)
-    if options.groups:
-        work = msgspec.structs.replace(work, groups_per_gpu=options.groups)
-    inputs = msgspec.structs.replace(inputs, work=work)
+        inputs = msgspec.structs.replace(inputs, work=msgspec.structs.replace(inputs.work, mean_answer=None))
     found = study(inputs, options.gpus, options.seed)
     print(legend(inputs), table(found), *advice(found), sep="\n")
-    shown = (*found.alone.values(), *found.outcomes)
-    results = [asdict(each) | {"goodput": round(found.goodput(each), 4)} for each in shown]
+    results = [asdict(each) | {"goodput": study_goodput} for each, study_goodput in _goodputs(found)]
     print(json.dumps({"seed": options.seed, "results": results, "advice": advice(found)}))
 
 
@@ -58,20 +53,17 @@ def _simulate(inputs: Inputs, seed: int, shape: Shape) -> Outcome:
     return Simulation(inputs, shape, steps=6 if shape.gpus <= _LARGE else 3, seed=seed).run()
 
 
+def _goodputs(found: Study) -> list[tuple[Outcome, float]]:
+    return [(each, round(found.goodput(each), 4)) for each in (*found.alone.values(), *found.outcomes)]
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=_counts, default=(8, 64, 512), help="numbers of GPUs, such as 8,64,512")
     parser.add_argument("--equal", action="store_true", help="answers of equal length instead of ragged ones")
-    parser.add_argument("--groups", type=_positive, help="groups of a batch for each GPU, instead of the recorded 8")
     parser.add_argument("--inputs", type=Path, default=RECORDED, help="another file of measured inputs")
     parser.add_argument("--seed", type=int, default=0, help="of the lengths of answers")
     return parser.parse_args()
-
-
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError("give a number of at least 1")
-    return int(text)
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -11,6 +11,9 @@ A trainer waits for scored groups from the API server, takes optimiser steps on 
   port 8001   inference: /generate (SGLang), /v1/completions, /v1/chat/completions, /v1/models, /tokenizer.tar
   port 8002   /progress, /metrics, /healthz, /readyz
 
+With several ranks, set by torchrun's variables PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and
+PET_MASTER_PORT, each trains its share of every batch and serves the policy; further ranks of a pod on ports 8101, ...
+
 A run with `inline` instead of environments has no API server: prompts come from a dataset, rewards and tools from your
 own Python, and CLOTHO_TOKEN may be missing. From Python, without any file: `from clotho_trainer import train`.
 
@@ -43,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", help="train the policy of a run and serve it")
     train.add_argument("--config", type=Path, help="the run's file (default: $CLOTHO_CONFIG or /etc/clotho/run.yaml)")
     train.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104
-    train.add_argument("--inference-port", type=int, default=8001)
+    train.add_argument("--inference-port", type=int, help="of the pod's first rank (default: 8001)")
     train.add_argument("--status-port", type=int, default=8002)
     _add_export(commands.add_parser("export", help="merge a checkpoint and write it for other programs"))
     tiny = commands.add_parser("tiny-model", help="write a tiny random model that learns in seconds on a CPU")
@@ -89,20 +92,29 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    import uvloop
-
-    from clotho_contract import logs, termination
+    from clotho_contract import logs
+    from clotho_contract.ranks import inference_port
     from clotho_trainer import failures
-    from clotho_trainer.process import app
+    from clotho_trainer.process import ending
+    from clotho_trainer.process.place import take_place
 
     logs.set_up(os.environ.get("CLOTHO_LOG_LEVEL", "INFO"))
-    chosen = app.Options(options.config, options.host, options.inference_port, options.status_port)
-    end = uvloop.run(app.train(chosen))
-    termination.write(end)
-    print(f"{end.reason}: {end.message}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(failures.exit_code(end))  # a thread deep in a library must not keep the pod alive
+    try:
+        place = take_place(os.environ)
+    except failures.TrainerError as error:
+        ending.leave(failures.classify(error, None))
+    if place.must_launch:
+        from clotho_trainer.process.launch import launch
+
+        ending.leave(launch(place.ranks_per_node, sys.argv[1:]))
+    import uvloop
+
+    from clotho_trainer.process import app
+
+    base = options.inference_port
+    port = inference_port(place.local_rank) if base is None else base + place.local_rank
+    chosen = app.Options(options.config, options.host, port, options.status_port, place)
+    ending.leave(uvloop.run(app.train(chosen)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The three real processes of a run on this machine's CPU: API server, trainer and one environment."""
+"""The real processes of a run on this machine's CPU: API server, trainer (one rank or several) and one environment."""
 
 import json
 import os
@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[3]
 SOURCES = [ROOT / "images" / part for part in ("contract", "api-server", "trainer", "environment")]
 TOKEN = "a-token-for-tests"
 
-Name = Literal["api-server", "trainer", "environment"]
+Name = Literal["api-server", "trainer", "trainer-1", "trainer-2", "environment"]
+RANKS: tuple[Name, ...] = ("trainer", "trainer-1", "trainer-2")
 
 
 def tiny_model(folder: Path) -> Path:
@@ -36,6 +37,16 @@ class Ports:
     inference: int = field(default_factory=free_port)
     trainer_status: int = field(default_factory=free_port)
     environment_status: int = field(default_factory=free_port)
+    rendezvous: int = field(default_factory=free_port)
+    further_ranks: tuple[tuple[int, int], ...] = ()  # the inference and status ports of each
+
+    def of_rank(self, rank: int) -> tuple[int, int]:
+        return self.further_ranks[rank - 1] if rank else (self.inference, self.trainer_status)
+
+    @property
+    def inference_urls(self) -> tuple[str, ...]:
+        ranks = range(1 + len(self.further_ranks)) if self.further_ranks else ()
+        return tuple(f"http://127.0.0.1:{self.of_rank(rank)[0]}" for rank in ranks)
 
 
 def letters_config(model: Path, ports: Ports, steps: int = 60) -> RunConfig:
@@ -43,7 +54,9 @@ def letters_config(model: Path, ports: Ports, steps: int = 60) -> RunConfig:
     return RunConfig(
         run=RunIdentity(name="letters", namespace="default", id="letters-test"),
         endpoints=Endpoints(
-            api_server=f"http://127.0.0.1:{ports.api_server}", inference=f"http://127.0.0.1:{ports.inference}"
+            api_server=f"http://127.0.0.1:{ports.api_server}",
+            inference=f"http://127.0.0.1:{ports.inference}",
+            inference_ranks=ports.inference_urls,
         ),
         model=Model(name=str(model), dtype="float32"),
         training=Training(
@@ -78,21 +91,13 @@ class Run:
 
     def start(self, name: Name) -> None:
         self.config_path.write_text(render(self.config))
-        commands: dict[Name, list[str]] = {
-            "api-server": ["clotho_api_server", "--port", str(self.ports.api_server), "--host", "127.0.0.1"],
-            "trainer": [
-                *("clotho_trainer", "train", "--host", "127.0.0.1"),
-                *("--inference-port", str(self.ports.inference)),
-                *("--status-port", str(self.ports.trainer_status)),
-            ],
-            "environment": ["clotho_environment", "serve", "--port", str(self.ports.environment_status)],
-        }
         volume = self.folder / name
         volume.mkdir(exist_ok=True)
         log = self.logs.setdefault(name, (self.folder / f"{name}.log").open("ab"))
         self.processes[name] = subprocess.Popen(
-            [sys.executable, "-m", *commands[name], "--config", str(self.config_path)],
+            [sys.executable, "-m", *self._command(name), "--config", str(self.config_path)],
             env=_environment()
+            | self._rank_variables(name)
             | {
                 "CLOTHO_TOKEN": TOKEN,
                 "CLOTHO_DATA": str(volume),
@@ -103,6 +108,27 @@ class Run:
             stderr=log,
             start_new_session=True,
         )
+
+    def _command(self, name: Name) -> list[str]:
+        if name == "api-server":
+            return ["clotho_api_server", "--port", str(self.ports.api_server), "--host", "127.0.0.1"]
+        if name == "environment":
+            return ["clotho_environment", "serve", "--port", str(self.ports.environment_status)]
+        inference, status = map(str, self.ports.of_rank(RANKS.index(name)))
+        ports = ("--inference-port", inference, "--status-port", status)
+        return ["clotho_trainer", "train", "--host", "127.0.0.1", *ports]
+
+    def _rank_variables(self, name: Name) -> dict[str, str]:
+        if name not in RANKS or not self.ports.further_ranks:
+            return {}
+        return {
+            "PET_NNODES": str(1 + len(self.ports.further_ranks)),
+            "PET_NPROC_PER_NODE": "1",
+            "PET_NODE_RANK": str(RANKS.index(name)),
+            "PET_MASTER_ADDR": "127.0.0.1",
+            "PET_MASTER_PORT": str(self.ports.rendezvous),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
 
     def kill(self, name: Name) -> None:
         os.killpg(self.processes[name].pid, signal.SIGKILL)

@@ -1,23 +1,18 @@
-"""Which of the pod's GPUs does what: training takes the first, a colocated vLLM may spread over several."""
+"""Which of the pod's GPUs does what: each rank trains on its own, a colocated vLLM may spread over several."""
 
-import logging
 import os
 
 from clotho_trainer.failures import TrainerError
-
-log = logging.getLogger(__name__)
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 _given: list[str] = []  # from the environment of the pod; empty when it is not set
 
 
-def train_on_first() -> None:
+def train_on(local_rank: int) -> None:
     """One process trains on one GPU; seeing several would make torch spread over them."""
     if not _given and _VARIABLE in os.environ:
         _given.extend(os.environ[_VARIABLE].split(","))
-    if len(_given) > 1:
-        log.warning("%d GPUs are visible and training uses one", len(_given))
-    os.environ[_VARIABLE] = _given[0] if _given else "0"
+    os.environ[_VARIABLE] = _given[local_rank % len(_given)] if _given else str(local_rank)
 
 
 def first(count: int) -> str:

@@ -33,6 +33,11 @@ class InferenceServer:
         self._tokens = tokens
         self._archive: bytes | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything that it accepts."""
+        return bool(self._tokens)
+
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY)
         app.router.add_get("/", self._root)

@@ -3,15 +3,14 @@
 import asyncio
 import logging
 import os
-import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import msgspec
 from aiohttp import web
+from msgspec import structs
 
 from clotho_contract import config as run_config
 from clotho_contract.config import RunConfig
@@ -28,9 +27,11 @@ from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError, classify
 from clotho_trainer.inference.server import InferenceServer
 from clotho_trainer.inference.service import Service
-from clotho_trainer.process import preflight
+from clotho_trainer.process import preflight, ranks
+from clotho_trainer.process.place import ALONE, Place
 from clotho_trainer.process.status_server import status_application
 from clotho_trainer.process.step_target import StepTarget
+from clotho_trainer.process.stopping import STOPPED_EARLY, stop_on_signals, unless_stopped
 from clotho_trainer.process.training import Training
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.rollouts.api_server import ApiServer
@@ -49,17 +50,21 @@ class Options:
     host: str = "0.0.0.0"  # noqa: S104 - other pods connect; NetworkPolicy decides which
     inference_port: int = INFERENCE_PORT
     status_port: int = TRAINER_STATUS_PORT
+    place: Place = ALONE
 
 
 async def train(options: Options) -> Termination:
     """Run to the end and return how it ended."""
     board: Board | None = None
     try:
-        config = preflight.checked(run_config.load(options.config))
+        config = preflight.checked(run_config.load(options.config), ranks=options.place.size)
         token = _token(config)
         board = Board(config.training.steps, config.stall_after_seconds, rows=config.inference.max_batch_size)
         async with AsyncExitStack() as stack:
-            termination = await _train(config, options, token, board, stack)
+            data = Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH)))
+            inference = InferenceServer(*inference_tokens(token))
+            rank = _Rank(config, options, token, board, stack, data, stop_on_signals(), inference)
+            termination = await rank.run()
     except asyncio.CancelledError:
         raise
     except BaseException as error:
@@ -67,34 +72,62 @@ async def train(options: Options) -> Termination:
         if termination.reason == "InternalError":
             log.exception("%s", termination.message)
     # The operator polls /progress; what came after its last poll is only in the termination message.
-    return msgspec.structs.replace(termination, progress=board.progress if board else None)
+    return structs.replace(termination, progress=board.progress if board else None)
 
 
-async def _train(config: RunConfig, options: Options, token: str, board: Board, stack: AsyncExitStack) -> Termination:
-    stop = _stop_on_signals()
-    served_to = inference_tokens(token)
-    inference = InferenceServer(*served_to)
-    target = StepTarget(config.training.steps, lambda: run_config.load(options.config))
-    status = status_application(board, os.environ.get(OPERATOR_TOKEN_VARIABLE) or token, target.set)
-    await stack.enter_async_context(listening(status, options.host, options.status_port))
-    if served_to:
-        await stack.enter_async_context(listening(inference.application(), options.host, options.inference_port))
-    data = Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH)))
-    checkpoints = Checkpoints(data / "checkpoints", config.training.checkpoint.keep, config.run.id)
-    source = await _source(config, token, checkpoints, stop, stack)
-    training = Training(config, target, source, checkpoints, board, data)
+@dataclass
+class _Rank:
+    """This process, between its config and its termination message."""
 
-    async def load() -> None:
-        await stack.enter_async_context(volume_lock.held(data, config.run, board.wait_for))
-        board.wait_for("the model to load")
-        await training.load()
+    config: RunConfig
+    options: Options
+    token: str
+    board: Board
+    stack: AsyncExitStack
+    data: Path
+    stop: asyncio.Event
+    inference: InferenceServer
 
-    if not await _unless_stopped(stop, load()):
-        return Termination(reason="Stopped", message="stopped before training began", step=board.progress.step)
-    stack.push_async_callback(training.close)
-    inference.service = _service(config, training.backend, board)
-    board.update(serving=True)
-    return await training.run(stop)
+    async def run(self) -> Termination:
+        config, options, place = self.config, self.options, self.options.place
+        target = StepTarget(config.training.steps, lambda: run_config.load(options.config))
+        if place.local_rank == 0:  # one status for the pod
+            token = os.environ.get(OPERATOR_TOKEN_VARIABLE) or self.token
+            status = status_application(self.board, token, target.set)
+            await self.stack.enter_async_context(listening(status, options.host, options.status_port))
+        if self.inference.is_open:
+            application = self.inference.application()
+            await self.stack.enter_async_context(listening(application, options.host, options.inference_port))
+        if place.rank:
+            return await ranks.follow(place, config, self.board, self.data, self.stop, self._serve)
+        return await self._lead(target)
+
+    async def _lead(self, target: StepTarget) -> Termination:
+        config, board, stack = self.config, self.board, self.stack
+        leading = ranks.leading(self.options.place, config, board, self.stop, self.options.host)
+        companions = await stack.enter_async_context(leading)
+        checkpoints = Checkpoints(self.data / "checkpoints", config.training.checkpoint.keep, config.run.id)
+        source = await _source(config, self.token, checkpoints, self.stop, stack)
+        training = Training(config, target, source, checkpoints, board, self.data, companions.meet)
+
+        async def load() -> None:
+            await stack.enter_async_context(volume_lock.held(self.data, config.run, board.wait_for))
+            board.wait_for("the model to load")
+            await training.load()
+            self._serve(training.backend)
+            await companions.begin()
+            board.update(serving=True)
+
+        if await unless_stopped(self.stop, load()):
+            stack.push_async_callback(training.close)
+            end = await training.run(self.stop)
+        else:
+            end = structs.replace(STOPPED_EARLY, step=board.progress.step)
+        await companions.close(end)
+        return end
+
+    def _serve(self, backend: Backend) -> None:
+        self.inference.service = _service(self.config, backend, self.board)
 
 
 async def _source(
@@ -135,27 +168,6 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
         yield
     finally:
         await runner.cleanup()
-
-
-async def _unless_stopped(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
-    """Whether the work was done before the stop came."""
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            await working
-        return working.done()
-    finally:
-        working.cancel()
-        stopping.cancel()
-
-
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
 
 
 def inference_tokens(own: str) -> tuple[str, ...]:

@@ -21,8 +21,10 @@ class Given:
     tools: bool = False
 
 
-def checked(config: RunConfig, given: Given | None = None) -> RunConfig:
+def checked(config: RunConfig, given: Given | None = None, ranks: int = 1) -> RunConfig:
     """The config as it is trained; raises what is wrong with it, notes what is adjusted."""
+    if ranks > 1:
+        _check_ranks(config, ranks)
     if config.inline is not None:
         _check_inline(config, config.inline, given or Given())
         config = _fit_batch(config, config.inline)
@@ -67,6 +69,20 @@ def _check_inline(config: RunConfig, inline: Inline, given: Given) -> None:
             "InvalidConfig",
             f"inline.maxCompletionTokens: {inline.max_completion_tokens} leaves no room for a prompt; "
             f"it must be below training.maxTokens {config.training.max_tokens}",
+        )
+
+
+def _check_ranks(config: RunConfig, ranks: int) -> None:
+    one = "give the trainer one rank: trainer.replicas 1 and at most one GPU"
+    if config.inline is not None:
+        raise TrainerError("InvalidConfig", f"a run with inline samples on one rank and has {ranks}; {one}")
+    if config.training.backend == "tinker":
+        raise TrainerError(
+            "InvalidConfig", f"training.backend tinker trains elsewhere and needs no {ranks} ranks; {one}"
+        )
+    if config.inference.engine == "vllm":
+        raise TrainerError(
+            "InvalidConfig", f"inference.engine vllm serves one rank, and the trainer has {ranks}; use auto, or {one}"
         )
 
 

@@ -4,8 +4,9 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,31 +46,32 @@ class Training:
         checkpoints: Checkpoints,
         board: Board,
         data: Path,
+        meet: Callable[[Backend], Awaitable[None]] | None = None,
     ) -> None:
+        """`meet` is awaited between loading the weights and serving them."""
         self._config = config
         self._wanted_steps = wanted_steps
         self._source = source
         self._checkpoints = checkpoints
         self._board = board
         self._data = data
+        self._meet = meet
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="training")
         self._source_state: dict[str, Any] = {}
         self.backend: Backend
         self._tracker: Tracker
 
     async def load(self) -> None:
-        try:
+        with loaded_within_memory(self._config.model.name):
             await self._load()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            raise model_too_large(self._config.model.name, error) from error
 
     async def _load(self) -> None:
         """The slow parts side by side: importing and loading, what the source waits for, starting the tracker."""
         loading = asyncio.get_running_loop().run_in_executor(self._executor, self._load_backend)
         tracker = asyncio.to_thread(tracking.start, self._config, self._data / "wandb")
         self.backend, self._tracker, _ = await asyncio.gather(loading, tracker, self._source.prepare())
+        if self._meet is not None:
+            await self._meet(self.backend)
         await self.backend.engine.start()
         self._board.engine_problem = self.backend.engine.problem
         self._board.update(wandb_url=self._tracker.url)
@@ -104,7 +106,7 @@ class Training:
 
     def _load_backend(self) -> Backend:
         start = starting_point(self._checkpoints, self._config)  # before minutes of loading
-        backend = _make_backend(self._config, self._data)
+        backend = make_backend(self._config, self._data)
         if start is not None:
             known = msgspec.json.decode((start.path / SUMMARY).read_bytes(), type=_Summary)
             backend.restore(start.path, start.step)
@@ -115,12 +117,22 @@ class Training:
         return backend
 
 
-def _make_backend(config: RunConfig, data: Path) -> Backend:
+@contextmanager
+def loaded_within_memory(model: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise model_too_large(model, error) from error
+
+
+def make_backend(config: RunConfig, data: Path, local_rank: int = 0) -> Backend:
     if config.training.backend == "tinker":
         from clotho_trainer.training.tinker import TinkerBackend
 
         return TinkerBackend(config, data)
-    gpus.train_on_first()
+    gpus.train_on(local_rank)
     _quiet_libraries()
     from clotho_trainer.training.local import backend as local_backend
 

@@ -62,12 +62,16 @@ class Batch:
 
     @property
     def trained_tokens(self) -> int:
-        return sum(int((row.trained & row.counted).sum()) for row in self.rows)
+        return trained_tokens(self.rows)
 
     @property
     def observed(self) -> Observed:
         counts = [int((~row.trained & row.counted).sum()) for row in self.rows]
         return Observed(sum(counts), sum(count > 0 for count in counts))
+
+
+def trained_tokens(rows: Iterable[Row]) -> int:
+    return sum(int((row.trained & row.counted).sum()) for row in rows)
 
 
 def prepare(groups: Sequence[ScoredGroup], rules: Rules, version: int) -> Batch:
@@ -131,7 +135,7 @@ def make_row(group: ScoredGroup, index: int, advantage: float, max_tokens: int) 
 def micro_batches(rows: Iterable[Row], *, rows_each: int, tokens_each: int, is_packed: bool) -> list[list[Row]]:
     """At most `rows_each`, or what `tokens_each` allows. Rows of one prompt go together where it is read once for all
     of them, else rows of like length, so that little is padded."""
-    cost = _packed_tokens if is_packed else _padded_tokens
+    cost = packed_tokens if is_packed else _padded_tokens
     ordered = sorted(rows, key=lambda row: row.length, reverse=True)
     if is_packed:
         ordered.sort(key=lambda row: row.prompt.tobytes())
@@ -145,7 +149,7 @@ def micro_batches(rows: Iterable[Row], *, rows_each: int, tokens_each: int, is_p
     return batches
 
 
-def _packed_tokens(rows: Sequence[Row]) -> int:
+def packed_tokens(rows: Sequence[Row]) -> int:
     prompts = {row.prompt.tobytes(): len(row.prompt) for row in rows}
     return sum(prompts.values()) + sum(len(row.completion) for row in rows)
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
+from msgspec import Struct
 
 from clotho_contract.config import RunConfig
 from clotho_trainer.failures import TrainerError
@@ -18,19 +20,38 @@ from clotho_trainer.model import fp8, load
 from clotho_trainer.model.architecture import base_model, unsupported_reason
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.tokenizer import load_tokenizer
-from clotho_trainer.training.batch import Batch, Row, Rules, micro_batches
+from clotho_trainer.training.batch import Batch, Row, Rules, micro_batches, trained_tokens
 from clotho_trainer.training.local import grpo, passes
+from clotho_trainer.training.local.team import Alone, Report
 
 log = logging.getLogger(__name__)
 
 
-def _gpu_memory() -> dict[str, float]:
+def _gpu_memory() -> dict[str, float | None]:
     """The most that was in use since the last step; nothing on a CPU."""
     if not torch.cuda.is_available():
         return {}
     peak = torch.cuda.max_memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     return {"gpu/memory_peak_bytes": float(peak)}
+
+
+class _Moment(Struct, frozen=True):
+    """One tensor of the optimiser's state."""
+
+    parameter: int
+    name: str
+    dtype: str
+    shape: list[int]
+    device: str
+
+
+class _Standing(Struct, frozen=True):
+    """Where rank 0 is, but for the tensors themselves."""
+
+    version: int
+    scaler: dict[str, float]
+    moments: list[_Moment]
 
 
 def load_backend(config: RunConfig, work: Path) -> "LocalBackend":
@@ -52,6 +73,7 @@ class LocalBackend:
             if problem := unsupported_reason(self._trainer.model):
                 raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")
             fp8.convert(base_model(self._trainer.model))
+        self._team = Alone()
         self._training = training
         self._live = LiveWeights(self._trainer.model, tokenizer)
         self._optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()
@@ -110,12 +132,38 @@ class LocalBackend:
         return self._compiles
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+        self._team.lead(batch, learning_rate)
+        return self._step(batch, learning_rate)
+
+    def follow(self) -> None:
+        """The step that rank 0 takes, on this rank's share of its batch."""
+        self._step(*self._team.follow())
+
+    def join(self, team: Alone) -> None:
+        """Steps are taken together from now on, and from where rank 0 is: after this all ranks are equal."""
+        self._team = team
+        optimizer = self._optimizer
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        with self._live.training():
+            mine = _Standing(self.version, self._scaler.state_dict(), _moments(optimizer, parameters))
+            rank_0 = msgspec.json.decode(team.broadcast_bytes(msgspec.json.encode(mine)), type=_Standing)
+            if team.rank:
+                _make_room(optimizer, parameters, rank_0.moments)
+            team.broadcast(each.data for each in self._live.model.parameters() if each.requires_grad)
+            team.broadcast(optimizer.state[parameters[each.parameter]][each.name] for each in rank_0.moments)
+            if self._scaler.is_enabled():
+                self._scaler.load_state_dict(rank_0.scaler)
+            self._live.version = rank_0.version
+
+    def _step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         with self._live.training():
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
-            loss = self._accumulate_within_memory(batch)
-            self._scaler.unscale_(self._optimizer)
+            report = self._team.merged(self._accumulate_within_memory(batch, self._team.share(batch.rows)))
             trainable = [p for p in self._live.model.parameters() if p.requires_grad]
+            self._team.sum_gradients(trainable)
+            self._scaler.unscale_(self._optimizer)
+            loss = math.nan if report.loss is None else report.loss
             norm = float(torch.nn.utils.clip_grad_norm_(trainable, self._training.max_grad_norm))
             if not math.isfinite(loss) or (not math.isfinite(norm) and not self._scaler.is_enabled()):
                 self._optimizer.zero_grad(set_to_none=True)
@@ -129,8 +177,9 @@ class LocalBackend:
             self._optimizer.zero_grad(set_to_none=True)
             self._live.version += 1
         self._compiles = False
-        figures = {"loss": loss, "gradient_norm": norm, "learning_rate": learning_rate}
-        return self._trainer.take_figures() | figures | _gpu_memory()
+        figures = report.means | report.sums | report.peaks
+        known = {name: math.nan if value is None else value for name, value in figures.items()}
+        return known | {"loss": loss, "gradient_norm": norm, "learning_rate": learning_rate}
 
     def save(self, folder: Path) -> None:
         self.save_model(folder)
@@ -204,17 +253,20 @@ class LocalBackend:
         self._keeps_activations = not is_on
         self._trainer.recompute_activations(is_on)
 
-    def _accumulate_within_memory(self, batch: Batch) -> float:
+    def _accumulate_within_memory(self, batch: Batch, rows: Sequence[Row]) -> Report:
+        """No rank waits for another meanwhile, so each may repeat its share on its own."""
         while True:
             try:
-                return self._accumulate(batch)
+                loss = self._accumulate(batch, rows)
+                figures = self._trainer.take_figures()
+                return Report(loss, trained_tokens(rows), dict(figures.means), dict(figures.sums), _gpu_memory())
             except torch.OutOfMemoryError:
                 self._optimizer.zero_grad(set_to_none=True)
                 self._trainer.take_figures()
                 torch.cuda.empty_cache()
                 if self._keeps_activations and self._training.gradient_checkpointing is None:
                     self._recompute(True)
-                elif not self._shrink(batch):
+                elif not self._shrink(rows):
                     raise
                 log.warning(
                     "out of GPU memory: the step is repeated, activations %s, with %s a forward pass",
@@ -222,31 +274,31 @@ class LocalBackend:
                     f"{self._rows_a_pass} sequences" if self._rows_a_pass else f"{self._tokens_a_pass} tokens",
                 )
 
-    def _shrink(self, batch: Batch) -> bool:
+    def _shrink(self, rows: Sequence[Row]) -> bool:
         """Whether there is anything left to halve."""
         if self._rows_a_pass:
             self._rows_a_pass, before = max(self._rows_a_pass // 2, 1), self._rows_a_pass
             return before > 1
-        longest = max(row.length for row in batch.rows)
+        longest = max(row.length for row in rows)
         self._tokens_a_pass, before = max(self._tokens_a_pass // 2, longest), self._tokens_a_pass
         return before > longest
 
-    def _accumulate(self, batch: Batch) -> float:
+    def _accumulate(self, batch: Batch, rows: Sequence[Row]) -> float:
+        """The part of the batch's loss that comes from these rows."""
         parts = micro_batches(
-            batch.rows,
+            rows,
             rows_each=self._rows_a_pass,
             tokens_each=self._tokens_a_pass,
             is_packed=self._trainer.has_plain_head,
         )
-        self._trainer.plan_accumulation(len(parts))
         self._trainer.observed = batch.observed
         self._note_blindness(batch)
-        device = self._live.device
-        tokens = torch.tensor(float(batch.trained_tokens), device=device)
+        trained = batch.trained_tokens
+        tokens = torch.tensor(float(trained), device=self._live.device)
         total = 0.0
         for part in parts:
-            self._trainer.share = grpo.share_of_batch(
-                self._training.loss.type, part, len(batch.rows), batch.trained_tokens, len(parts)
+            self._trainer.plan_accumulation(
+                grpo.fraction_of_batch(self._training.loss.type, part, len(batch.rows), trained)
             )
             loss = self._part_loss(part, tokens)
             self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -265,6 +317,23 @@ class LocalBackend:
         if self._training.loss.beta:
             inputs["ref_per_token_logps"] = self._trainer.reference_logprobs(inputs)
         return self._trainer.loss(inputs)
+
+
+def _moments(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> list[_Moment]:
+    return [
+        _Moment(index, name, str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type)
+        for index, parameter in enumerate(parameters)
+        for name, value in optimizer.state.get(parameter, {}).items()
+    ]
+
+
+def _make_room(
+    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], moments: Sequence[_Moment]
+) -> None:
+    optimizer.state.clear()
+    for each in moments:
+        room = torch.zeros(each.shape, dtype=getattr(torch, each.dtype), device=each.device)
+        optimizer.state[parameters[each.parameter]][each.name] = room
 
 
 def _other_shape(folder: Path, difference: str) -> TrainerError:

@@ -4,6 +4,7 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from trl.trainer.utils import pad
 
 from clotho_contract.settings import Training, WorldModel
 from clotho_trainer.model.architecture import unsupported_reason
-from clotho_trainer.training.batch import Observed, Row
+from clotho_trainer.training.batch import Observed, Row, trained_tokens
 from clotho_trainer.training.local import packing
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 
@@ -27,6 +28,12 @@ _CISPO_CLIP = 5.0  # CISPO clips the weight itself, so the small default of the 
 _MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
 
 Inputs = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Figures:
+    means: dict[str, float]  # over the micro-batches
+    sums: dict[str, float]  # figures that add up over them
 
 
 class GroupTrainer(GRPOTrainer):
@@ -39,7 +46,6 @@ class GroupTrainer(GRPOTrainer):
     model: Any
     args: Any
     world_model: WorldModel = WorldModel()
-    share: float = 1.0  # of the policy's loss in the step: micro-batches are not equally large
     observed: Observed = Observed()
     has_plain_head: bool = False  # frozen and nothing but a matrix: its gradient has a closed form
     _inputs: Inputs
@@ -47,7 +53,7 @@ class GroupTrainer(GRPOTrainer):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._sums: defaultdict[str, float] = defaultdict(float)  # figures that add up over a step's micro-batches
+        self._sums: defaultdict[str, float] = defaultdict(float)
 
     def loss(self, inputs: Inputs) -> torch.Tensor:
         result: torch.Tensor = self.compute_loss(self.model, inputs)
@@ -59,14 +65,15 @@ class GroupTrainer(GRPOTrainer):
         else:
             self.model.gradient_checkpointing_disable()
 
-    def plan_accumulation(self, micro_batches: int) -> None:
-        """TRL divides by these; our loop decides them anew for every step."""
-        self.current_gradient_accumulation_steps = micro_batches
-        self.args.steps_per_generation = micro_batches
+    def plan_accumulation(self, fraction: float) -> None:
+        """How much of the step the next micro-batch is. TRL divides by a number of equal micro-batches; ours are not
+        equally large, so each has a number of its own."""
+        self.current_gradient_accumulation_steps = 1 / fraction  # type: ignore[assignment]
+        self.args.steps_per_generation = 1 / fraction
 
-    def take_figures(self) -> dict[str, float]:
-        figures = {key: float(np.nanmean(values)) for key, values in self._metrics["train"].items() if values}
-        figures |= self._sums
+    def take_figures(self) -> Figures:
+        means = {key: float(np.nanmean(values)) for key, values in self._metrics["train"].items() if values}
+        figures = Figures(means, dict(self._sums))
         self._metrics["train"] = defaultdict(list)
         self._sums = defaultdict(float)
         return figures
@@ -108,7 +115,6 @@ class GroupTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         self._inputs = inputs
         policy: torch.Tensor = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
-        policy = policy * self.share
         if not self.world_model.coefficient:
             return policy
         world = self._world_model_loss(inputs)
@@ -201,16 +207,12 @@ def tensors(rows: Sequence[Row], padding: int, device: torch.device) -> Inputs:
     }
 
 
-def share_of_batch(
-    loss_type: str, rows: Sequence[Row], total_rows: int, total_tokens: int, micro_batches: int
-) -> float:
-    """Undo TRL's assumption that micro-batches are equally large."""
+def fraction_of_batch(loss_type: str, rows: Sequence[Row], total_rows: int, total_tokens: int) -> float:
+    """Of the rows where the loss is a mean over rows, else of the trained tokens. Never 0: it is divided by, and rows
+    without trained tokens add nothing anyway."""
     if loss_type in _MEAN_OVER_ROWS:
-        return len(rows) * micro_batches / total_rows
-    if loss_type == "bnpo":
-        tokens = sum(int((row.trained & row.counted).sum()) for row in rows)
-        return tokens * micro_batches / max(total_tokens, 1)
-    return 1.0
+        return len(rows) / total_rows
+    return max(trained_tokens(rows), 1) / max(total_tokens, 1)
 
 
 def _unused_reward(completions: list[Any], **_: Any) -> list[float | None]:
