@@ -17,7 +17,7 @@
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [get, list, watch, create]
+  verbs: [get, list, watch, create, delete] # delete: of a deleted run that never wrote a checkpoint
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]

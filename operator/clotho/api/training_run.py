@@ -195,7 +195,9 @@ class Storage(Settings, frozen=True):
         ObjectName,
         Meta(description="An existing claim for the trainer: continue from the newest checkpoint in it."),
     ] = ""
-    retain: Annotated[bool, Meta(description="Keep the trainer's claim when the run is deleted.")] = True
+    retain: Annotated[
+        bool, Meta(description="Keep the trainer's claim, once it has a checkpoint, when the run is deleted.")
+    ] = True
     ephemeral: Annotated[
         bool, Meta(description="No claims at all: a pod that is replaced starts from nothing. For experiments.")
     ] = False

@@ -96,6 +96,7 @@ class Store:
     ) -> None:
         self.changed, self._pod_ended, self._on_undecodable = changed, pod_ended, on_undecodable
         self.runs: Cache[AnyRun] = Cache(_keys(KIND))
+        self.removed_runs: dict[Key, AnyRun] = {}  # as last known; until their removal is reconciled
         self.environments: Cache[AnyEnvironment] = Cache(_keys("Environment"))
         self.tests: Cache[AnyTest] = Cache(_keys("InferenceTest"))
         self.policies: Cache[AnyPolicy] = Cache(lambda _: None)
@@ -145,9 +146,7 @@ class Store:
         if kind == "Pod":
             self._note_termination(body)
         if is_deleted:
-            metadata = msgspec.convert(head, Metadata)
-            if cache.remove(metadata, version(metadata)):
-                self.announce(kind, metadata)
+            self.forget(kind, msgspec.convert(head, Metadata))
         elif not cache.has(head.get("namespace", ""), head["name"], head["resourceVersion"]):
             item = decode(kind, body)
             if cache.observe(item):
@@ -163,8 +162,11 @@ class Store:
                 self._pod_ended(run, pod)
 
     def forget(self, kind: Kind, metadata: Metadata) -> None:
-        """A list does not have it any more."""
+        """A watch reported its removal, or a list does not have it any more."""
+        known = self.cache(kind).get(metadata.namespace, metadata.name)
         if self.cache(kind).remove(metadata, version(metadata)):
+            if isinstance(known, TrainingRun | UnreadableRun):
+                self.removed_runs[key_of(known)] = known
             self.announce(kind, metadata)
 
     def announce(self, kind: Kind, metadata: Metadata) -> None:

@@ -13,13 +13,14 @@ from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
 from clotho.cluster.events import EventPoster
 from clotho.cluster.observe import Observer
-from clotho.cluster.outcomes import ApiError, Conflict, NotFound
+from clotho.cluster.outcomes import ApiError, Conflict, Forbidden, NotFound
 from clotho.cluster.store import AnyOwner, Store, key_of
 from clotho.manager.dispatch import Result, log_failure
 from clotho.manager.metrics import Metrics
 from clotho.plan.environments import plan_environment
 from clotho.plan.inference_tests import plan_test
 from clotho.plan.model import RESTARTING, STALLED, Create, Event, Plan
+from clotho.plan.run.deletion import plan_removal
 from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
 
@@ -43,12 +44,25 @@ class Reconciler:
     async def reconcile(self, key: Key) -> Result:
         started = time.monotonic()
         try:
+            await self._remove_leftovers(key)
             owner = self._store.find(key)
             return Result(is_gone=True) if owner is None else _result(await self._plan(key, owner))
         except NotLeader:
             return Result()
         finally:
             self._metrics.reconcile.observe(time.monotonic() - started)
+
+    async def _remove_leftovers(self, key: Key) -> None:
+        """Of a run that is gone; another of its name may have been created since."""
+        if (run := self._store.removed_runs.get(key)) is None:
+            return
+        others = [each for each in self._store.runs_in(key.namespace) if isinstance(each, TrainingRun)]
+        objects = self._store.objects_of(key, run.metadata.uid)
+        try:
+            await self._writer.carry_out(run, plan_removal(run, objects, others))
+        except Forbidden as error:
+            log.warning("the empty claim of a deleted run stays: %s", error, extra={"run": str(key)})
+        self._store.removed_runs.pop(key, None)
 
     def report(self, key: Key, error: Exception, delay: float) -> None:
         """A reconcile failed and is retried."""

@@ -136,14 +136,25 @@ async def test_a_finished_run_expires(cluster: ClusterAccess, kubelet: FakeKubel
 async def test_a_deleted_run_leaves_nothing_but_the_retained_claim(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
+    kubelet.progress |= {"step": 5, "checkpoint": {"step": 5, "path": "/ckpt/5"}}
     await cluster.create_run("x", storage={"retain": True})
-    await cluster.until_pods("there", lambda pods: len(pods) == 3, "x")
+    await cluster.until("with a checkpoint", lambda run: "checkpoint" in run.get("status", {}), "x")
     await cluster.delete("trainingruns", "x")
     await cluster.until_pods("gone", lambda pods: not pods, "x")
     for plural in ("services", "secrets", "networkpolicies"):
         await cluster.until_objects(plural, "gone", lambda found: not found, "x")
     claims = await cluster.until_objects("persistentvolumeclaims", "but one gone", lambda found: len(found) <= 1, "x")
     assert [component(claim) for claim in claims] == ["trainer"]
+
+
+async def test_the_claim_of_a_run_without_a_checkpoint_is_deleted_with_it(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    kubelet.makes_ready = False
+    await cluster.create_run("e", storage={"retain": True})
+    await cluster.until_pods("there", lambda pods: len(pods) == 3, "e")
+    await cluster.delete("trainingruns", "e")
+    await cluster.until_objects("persistentvolumeclaims", "gone", lambda found: not found, "e")
 
 
 async def test_deletion_works_while_the_operator_is_down(

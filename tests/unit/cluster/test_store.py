@@ -46,6 +46,7 @@ def test_a_deletion_is_announced() -> None:
     seen.handle_event("TrainingRun", True, run_body(2))
     assert heard == [RUN, RUN]
     assert seen.run(RUN) is None
+    assert seen.removed_runs[RUN].metadata.resource_version == "1"
 
 
 def test_pod_whose_label_was_removed_and_put_back_is_known_again() -> None:
