@@ -1,4 +1,4 @@
-"""`run compare`: the results of several runs side by side, and the settings in which they differ."""
+"""`run compare`: the settings in which several runs differ, then their results side by side."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ async def compare(options: argparse.Namespace, workspace: Workspace) -> int:
     runs = [await find_run(workspace, name) for name in names]
     results = {name: _results(run) for name, run in zip(names, runs, strict=True)}
     settings = differences([flat(run["spec"]) for run in runs])
-    lines = output.rows(["", *names], _by_row(results), "", page_width())
     body = [[path, *map(_shown, values)] for path, values in settings.items()]
-    lines += ["", *output.rows(["SETTING", *names], body, "All settings are equal.", page_width())]
-    data = {"results": results, "settings": {path: dict(zip(names, v, strict=True)) for path, v in settings.items()}}
+    lines = output.rows(["SETTING", *names], body, "All settings are equal.", page_width())
+    lines += ["", *output.rows(["RESULT", *names], _by_row(results), "", page_width())]
+    data = {"settings": {path: dict(zip(names, v, strict=True)) for path, v in settings.items()}, "results": results}
     output.show(options.output, data, lines)
     return Exit.OK
 
@@ -47,7 +47,7 @@ def _results(run: Object) -> dict[str, str]:
 
 def _by_row(results: Mapping[str, Mapping[str, str]]) -> list[list[str]]:
     first = next(iter(results.values()))
-    return [[key.upper(), *(each[key] for each in results.values())] for key in first]
+    return [[key, *(each[key] for each in results.values())] for key in first]
 
 
 def flat(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:

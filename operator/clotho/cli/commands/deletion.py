@@ -22,7 +22,7 @@ async def delete(options: argparse.Namespace, workspace: Workspace) -> int:
         lines.append(f"claim {claim} is deleted")
     elif options.with_claim:
         lines.append("the run has no claim of its own")
-    elif claim and run["spec"].get("storage", {}).get("retain", True):
+    elif claim and run["spec"].get("storage", {}).get("retain", True) and run.get("status", {}).get("checkpoint"):
         lines.append(f"claim {claim} is kept; to delete it: kubectl delete pvc {claim} -n {workspace.namespace}")
     data = {"run": options.name, "claim": claim or None, "claimDeleted": is_deleted}
     output.show(options.output, data, lines)

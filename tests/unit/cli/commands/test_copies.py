@@ -99,7 +99,7 @@ def test_names_are_numbered(name: str, taken: set[str], expected: str) -> None:
 
 
 async def test_a_deleted_run_keeps_its_claim(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
-    api.add("TrainingRun", "mine", SPEC)
+    api.add("TrainingRun", "mine", SPEC, {"phase": "Failed", "checkpoint": CHECKPOINT})
     api.objects[f"{CLAIMS}/{CLAIM}"] = {"metadata": {"name": CLAIM}}
     assert await deletion.delete(options("delete", "mine"), api.workspace) == Exit.OK
     assert list(api.objects) == [f"{CLAIMS}/{CLAIM}"]
@@ -129,10 +129,10 @@ async def test_a_comparison_shows_results_and_what_differs(api: FakeApi, capsys:
     api.add("TrainingRun", "b", {**SPEC, "environments": places, "restarts": {"limit": 1}})
     assert await comparison.compare(options("compare", "a", "b"), api.workspace) == Exit.OK
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["PHASE", "Completed", "Pending"] in lines
-    assert ["REWARD", "0.90", "-"] in lines
+    assert lines[0] == ["SETTING", "a", "b"]
+    assert lines.index(["restarts.limit", "-", "1"]) < lines.index(["phase", "Completed", "Pending"])
+    assert ["reward", "0.90", "-"] in lines
     assert ["environments.echo.config.group_size", "4", "2"] in lines
-    assert ["restarts.limit", "-", "1"] in lines
     assert not any(line[:1] == ["model.name"] for line in lines)
 
 
