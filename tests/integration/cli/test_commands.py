@@ -122,6 +122,22 @@ async def test_a_stopped_run_is_restarted_on_its_claim_and_deleted_with_it(
     assert gone.code == 3
 
 
+async def test_a_sweep_creates_plain_runs(
+    clotho: Clotho, cluster: ClusterAccess, manifest: str, tmp_path: Path
+) -> None:
+    sweep = {"name": "lr", "base": manifest, "parameters": {"training.learningRate": [1e-5, 1e-4]}}
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(sweep))  # noqa: ASYNC240 - a small file
+    rendered = await clotho("sweep", "-f", str(file), "--dry-run")
+    names = [each["metadata"]["name"] for each in yaml.safe_load_all(rendered.out)]
+    assert names == ["lr-learningrate-1e-5", "lr-learningrate-1e-4"]
+    assert await cluster.all("trainingruns") == []
+    for _ in range(2):
+        assert (await clotho("sweep", "-f", str(file))).code == 0, "the second time, there is nothing to create"
+    results = await clotho("sweep", "results", "lr", "-o", "json")
+    assert {row["run"] for row in msgspec.json.decode(results.out)} == set(names)
+
+
 async def test_a_namespace_that_does_not_exist_is_named(clotho: Clotho) -> None:
     absent = await Clotho(clotho.kubeconfig, "nowhere")("run", "status", "first")
     assert (absent.code, "namespace 'nowhere' does not exist" in absent.err) == (3, True)
