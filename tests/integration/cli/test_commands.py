@@ -127,7 +127,7 @@ async def test_a_sweep_creates_plain_runs(
 ) -> None:
     sweep = {"name": "lr", "base": manifest, "parameters": {"training.learningRate": [1e-5, 1e-4]}}
     file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump(sweep))  # noqa: ASYNC240 - a small file
+    file.write_text(yaml.safe_dump(sweep))
     rendered = await clotho("sweep", "-f", str(file), "--dry-run")
     names = [each["metadata"]["name"] for each in yaml.safe_load_all(rendered.out)]
     assert names == ["lr-learningrate-1e-5", "lr-learningrate-1e-4"]
