@@ -23,7 +23,7 @@ from clotho.api.names import (
 )
 from clotho.api.training_policy import AnyPolicy
 from clotho.api.training_run import TrainingRun, UnreadableRun, parse
-from clotho.cluster.cache import Cache, Key, version
+from clotho.cluster.cache import TOMBSTONES, Cache, Key, version
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
 from clotho.plan.pods import Pod
 from clotho.render.objects import CONFIG_KEY, contents_digest
@@ -167,6 +167,8 @@ class Store:
         if self.cache(kind).remove(metadata, version(metadata)):
             if isinstance(known, TrainingRun | UnreadableRun):
                 self.removed_runs[key_of(known)] = known
+                while len(self.removed_runs) > TOMBSTONES:  # on a replica that does not lead
+                    del self.removed_runs[next(iter(self.removed_runs))]
             self.announce(kind, metadata)
 
     def announce(self, kind: Kind, metadata: Metadata) -> None:

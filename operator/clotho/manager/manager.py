@@ -174,6 +174,7 @@ class Manager:
     def _leadership_changed(self, leading: bool) -> None:
         log.info("leading" if leading else "not leading")
         self.metrics.leader.set(leading)
+        self.store.removed_runs.clear()  # of another leader's time: what became of their claims since is unknown
         self.reconciles.allow(leading)
         self.probes.allow(leading)
         if leading:

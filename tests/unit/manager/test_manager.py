@@ -127,3 +127,12 @@ async def test_probes_stay_green_during_a_regular_shutdown(monkeypatch: pytest.M
         stop.set()
         await manager._work_until(stop)
         assert answers == [None, None]
+
+
+async def test_runs_removed_under_another_leader_keep_their_claims() -> None:
+    async with idle_manager() as manager:
+        manager.store.handle_event("TrainingRun", False, run_body())
+        manager.store.handle_event("TrainingRun", True, run_body(2))
+        assert RUN in manager.store.removed_runs
+        manager._leadership_changed(True)
+        assert manager.store.removed_runs == {}
