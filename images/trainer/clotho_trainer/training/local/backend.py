@@ -132,12 +132,14 @@ class LocalBackend:
         return self._compiles
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
-        self._team.lead(batch, learning_rate)
-        return self._step(batch, learning_rate)
+        with self._live.training():  # the rows travel in this turn, too: decoding and collectives never overlap
+            self._team.lead(batch, learning_rate)
+            return self._step(batch, learning_rate)
 
     def follow(self) -> None:
         """The step that rank 0 takes, on this rank's share of its batch."""
-        self._step(*self._team.follow())
+        with self._live.training():
+            self._step(*self._team.follow())
 
     def join(self, team: Alone) -> None:
         """Steps are taken together from now on, and from where rank 0 is: after this all ranks are equal."""
@@ -156,26 +158,25 @@ class LocalBackend:
             self._live.version = rank_0.version
 
     def _step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
-        with self._live.training():
-            for group in self._optimizer.param_groups:
-                group["lr"] = learning_rate
-            report = self._team.merged(self._accumulate_within_memory(batch, self._team.share(batch.rows)))
-            trainable = [p for p in self._live.model.parameters() if p.requires_grad]
-            self._team.sum_gradients(trainable)
-            self._scaler.unscale_(self._optimizer)
-            loss = math.nan if report.loss is None else report.loss
-            norm = float(torch.nn.utils.clip_grad_norm_(trainable, self._training.max_grad_norm))
-            if not math.isfinite(loss) or (not math.isfinite(norm) and not self._scaler.is_enabled()):
-                self._optimizer.zero_grad(set_to_none=True)
-                raise TrainerError(
-                    "NonFiniteLoss",
-                    f"step {self.version + 1} has loss {loss} and gradient norm {norm}; the weights are as they were. "
-                    "Lower training.learningRate, or train in bfloat16 or float32",
-                )
-            self._scaler.step(self._optimizer)
-            self._scaler.update()
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        report = self._team.merged(self._accumulate_within_memory(batch, self._team.share(batch.rows)))
+        trainable = [p for p in self._live.model.parameters() if p.requires_grad]
+        self._team.sum_gradients(trainable)
+        self._scaler.unscale_(self._optimizer)
+        loss = math.nan if report.loss is None else report.loss
+        norm = float(torch.nn.utils.clip_grad_norm_(trainable, self._training.max_grad_norm))
+        if not math.isfinite(loss) or (not math.isfinite(norm) and not self._scaler.is_enabled()):
             self._optimizer.zero_grad(set_to_none=True)
-            self._live.version += 1
+            raise TrainerError(
+                "NonFiniteLoss",
+                f"step {self.version + 1} has loss {loss} and gradient norm {norm}; the weights are as they were. "
+                "Lower training.learningRate, or train in bfloat16 or float32",
+            )
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._live.version += 1
         self._compiles = False
         figures = report.means | report.sums | report.peaks
         known = {name: math.nan if value is None else value for name, value in figures.items()}
