@@ -67,7 +67,7 @@ class TimedOutError(RefusalError):
 
 
 class FullError(RefusalError):
-    """Back-pressure: newer clients know 429, older ones only try again after a 5xx."""
+    """Back-pressure: newer clients retry after 429, older ones only after a 5xx."""
 
     def __init__(self, detail: str, *, status: int, retry_after: int) -> None:
         super().__init__(detail)

@@ -224,7 +224,7 @@ def _notes_on_length(spec: Document) -> Iterator[str]:
     if spec["training"]["steps"] != UNBOUNDED_STEPS:
         return
     if spec["training"].get("scheduler", "constant") in ("linear", "cosine"):
-        raise ConfigFileError(["training.max_steps is missing: a learning rate that falls must know where it ends"])
+        raise ConfigFileError(["training.max_steps is missing: a decaying learning rate needs the last step"])
     yield "training.max_steps is missing: the run ends with its last epoch, and its percentage means little"
 
 

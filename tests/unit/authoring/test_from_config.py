@@ -104,7 +104,7 @@ def test_settings_that_affect_other_fields_are_converted(changes: dict[str, Any]
             {"training": {"batch_size": 100_000}},
             "training.batch_size times training.gradient_accumulation_steps times generation.num_generations: must be",
         ),
-        ({"training": {"max_steps": None, "lr_scheduler_type": "cosine"}}, "must know where it ends"),
+        ({"training": {"max_steps": None, "lr_scheduler_type": "cosine"}}, "needs the last step"),
         ({"model": {"name": "ollama/qwen3:8b"}}, "model: ollama/qwen3:8b is a name of Ollama's library"),
     ],
 )

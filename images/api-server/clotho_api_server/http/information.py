@@ -80,7 +80,7 @@ class Information:
 
     async def status_environment(self, request: web.Request) -> web.Response:
         env_id = (await asked(request, EnvIdentifier)).env_id
-        await self._service.hear(env_id)
+        await self._service.record_heartbeat(env_id)
         env = self._service.state.environments.get(env_id)
         if env is None:
             raise UnknownError(f"environment {env_id} is not registered: POST /register-env first")

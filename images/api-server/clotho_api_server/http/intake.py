@@ -53,7 +53,7 @@ class Intake:
             async with self._body(request) as body:
                 groups = await self._check(body, parse)
                 for env_id in {group.env_id for group in groups} - {None}:
-                    await self._service.hear(env_id or 0)
+                    await self._service.record_heartbeat(env_id or 0)
                 enqueued = await self._service.change(
                     lambda ledger: ledger.enqueue(groups, heeds_429=heeds_429, key=key), weight=len(body)
                 )

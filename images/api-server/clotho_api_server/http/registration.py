@@ -27,7 +27,7 @@ class Registration:
         if not self._service.state.started:
             return answer({"status": "wait for trainer to start"})
         registered = await self._service.change(lambda ledger: ledger.register_environment(environment))
-        await self._service.hear(registered.env_id)
+        await self._service.record_heartbeat(registered.env_id)
         log.info("environment registered", extra={"environment": registered.wandb_name, "env_id": registered.env_id})
         return answer(registered)
 

@@ -116,7 +116,7 @@ class Parser(Generic[T]):
         return None
 
     def __call__(self, body: bytes, max_tokens: int) -> T:
-        """When it does not work out with the long rows apart, the whole text tells what is wrong and where."""
+        """A body that fails with its long rows cut out is decoded whole: that error has the field and the index."""
         parsed = self.glance(body, max_tokens, longest_rest=len(body))
         if parsed is not None:
             return parsed

@@ -1,6 +1,6 @@
 """Long JSON arrays of numbers, judged by their bytes at once: no Python object is made of any number in them.
 
-What is not plainly right is left to the decoder, which knows every spelling and says what is wrong.
+What is not plainly right is left to the decoder, which accepts every spelling and reports what is wrong.
 """
 
 from typing import Final, TypeVar
@@ -57,7 +57,7 @@ def apart(row: Raw, known: Raw, count: int) -> tuple[Raw, int]:
 
 
 def count_integers(row: Raw) -> int | None:
-    """How many integers of 32 bits the array holds; None when only decoding it can tell."""
+    """How many integers of 32 bits the array holds; None when it must be decoded to be counted."""
     text = _between_brackets(row)
     if text is None or text.max() > ord("9"):
         return None
@@ -78,7 +78,7 @@ def count_integers(row: Raw) -> int | None:
 
 
 def count_numbers(row: Raw) -> int | None:
-    """How many finite numbers the array holds; None when only decoding it can tell."""
+    """How many finite numbers the array holds; None when it must be decoded to be counted."""
     text = _between_brackets(row)
     if text is None or not _is_json(row) or (text == ord('"')).any():
         return None

@@ -13,7 +13,7 @@ class Presence:
         self._started = now
         self._heard: dict[int, float] = {}
 
-    def hear(self, env_id: int, now: float) -> None:
+    def record_heartbeat(self, env_id: int, now: float) -> None:
         self._heard[env_id] = now
 
     def silence(self, env_id: int, now: float) -> float:

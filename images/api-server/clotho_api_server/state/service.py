@@ -101,9 +101,9 @@ class Service:
                 return condition(self.state)
         return True
 
-    async def hear(self, env_id: int) -> None:
+    async def record_heartbeat(self, env_id: int) -> None:
         """A request of an environment; one that was considered gone is connected again."""
-        self.presence.hear(env_id, time.monotonic())
+        self.presence.record_heartbeat(env_id, time.monotonic())
         env = self.state.environments.get(env_id)
         if env is not None and not env.connected:
             await self.change(lambda ledger: ledger.set_connected(env_id, True))

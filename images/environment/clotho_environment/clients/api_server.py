@@ -132,7 +132,7 @@ class ApiServer:
 
     def _forget(self, env_id: int) -> None:
         if self._env_id == env_id:
-            log.warning("the API server does not know this environment any more; registering again")
+            log.warning("the API server has no registration of this environment; registering again")
             self._env_id = None
 
     async def _call(self, method: str, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:

@@ -26,7 +26,7 @@ def stop_in_order(situation: Situation) -> Decision:
     end: Phase = "Stopped" if situation.run.spec.stop else "Suspended"
     stage = next(stages(situation, lambda pod: not pod.is_gone), ())
     if not stage:
-        return Decision(phase=end, reason=end, message=_farewell(situation, end), components=situation.components)
+        return Decision(phase=end, reason=end, message=_ending_message(situation, end), components=situation.components)
     return Decision(
         phase="Stopping",
         reason="Stopping",
@@ -76,7 +76,7 @@ def _waiting_for(situation: Situation, stage: tuple[tuple[RunComponent, Pod], ..
     return f"Stopping: waiting for {', '.join(titles)} to end."
 
 
-def _farewell(situation: Situation, end: Phase) -> str:
+def _ending_message(situation: Situation, end: Phase) -> str:
     saved = checkpoint(situation)
     kept = f"the checkpoint of step {saved.step} is kept" if saved else "there is no checkpoint yet"
     if situation.run.spec.storage.ephemeral:
