@@ -20,8 +20,8 @@ RUN = RunConfig(
 )
 
 
-def render(**config):
-    place = EnvironmentConfig(name="gsm8k", weight=2.0, min_batch_allocation=0.25, config=config)
+def render(min_batch_allocation: float | None = 0.25, **config):
+    place = EnvironmentConfig(name="gsm8k", weight=2.0, min_batch_allocation=min_batch_allocation, config=config)
     rendered = render_serve(
         RUN, place, api_server="http://127.0.0.1:1/api", inference="http://127.0.0.1:1/inference", tokenizer=Path("/t")
     )
@@ -29,6 +29,9 @@ def render(**config):
 
 
 class TestServeConfig:
+    def test_no_allocation_is_left_out_because_some_environments_allow_no_null(self):
+        assert "min_batch_allocation" not in render(min_batch_allocation=None)["env"]
+
     def test_the_run_decides_its_own_fields(self):
         env = render(group_size=16, total_steps=9999, rollout_server_url="http://elsewhere", tokenizer_name="gpt2")[
             "env"

@@ -27,18 +27,20 @@ def render_serve(
     run: RunConfig, place: EnvironmentConfig, *, api_server: str, inference: str, tokenizer: Path
 ) -> dict[str, Any]:
     """The fields of the environment's config, then those that the run sets."""
-    infrastructure = {
+    infrastructure: dict[str, Any] = {
         "rollout_server_url": api_server,
         "tokenizer_name": str(tokenizer),
         "total_steps": run.training.steps,
         "max_batches_offpolicy": run.training.max_off_policy_batches,
         "inference_weight": place.weight,
-        "min_batch_allocation": place.min_batch_allocation,
         "wandb_name": place.name,  # without a name registration fails
     }
+    if place.min_batch_allocation is not None:  # some environments allow no null there
+        infrastructure["min_batch_allocation"] = place.min_batch_allocation
     defaults = {"use_wandb": False, "max_token_length": run.training.max_tokens}
+    own = {name: value for name, value in place.config.items() if name not in INFRASTRUCTURE}
     return {
-        "env": defaults | dict(place.config) | infrastructure,
+        "env": defaults | own | infrastructure,
         "openai": _servers(inference, run.model.name, "sglang", tokenizer),
     }
 
