@@ -5,3 +5,7 @@ try-environment: $(VENV) ## Make a few groups with an environment (ENTRY=letters
 
 describe-environment: $(VENV) ## Print an environment's config fields as JSON (ENTRY=letters)
 	$(RUN) PYTHONPATH=images/contract:images/environment python -m clotho_environment describe --entry $(or $(ENTRY),letters)
+
+.PHONY: atropos-loop
+atropos-loop: $(VENV) ## Train on environments of an Atropos checkout, unchanged (ATROPOS=path FILES="below environments/")
+	@$(RUN) UV="$(abspath $(UV))" PYTHONPATH=dev:operator:images/contract:tests python -m atropos.loop "$(ATROPOS)" $(FILES)

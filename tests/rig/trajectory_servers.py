@@ -16,6 +16,7 @@ from pathlib import Path
 from clotho_dev.ports import free_port
 
 ROOT = Path(__file__).parents[2]
+INSTALL_SECONDS = 240
 SOURCES = [str(ROOT / "images" / "api-server"), str(ROOT / "images" / "contract")]
 
 
@@ -95,12 +96,15 @@ apiServer: {{maxQueueBytes: {max_queue_bytes}, environmentTimeoutSeconds: {envir
     return path
 
 
-def install_apart(name: str, version: str, *extras: str) -> Path:
-    """The Python of a virtual environment with this package in it, made once and kept in the cache folder."""
+def install_apart(name: str, version: str, *extras: str, variant: str = "") -> Path:
+    """The Python of a virtual environment with this package in it, made once and kept in the cache folder.
+
+    Callers with other extras need another variant.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clotho"
-    folder = cache / f"{name}-{version}"
+    folder = cache / "-".join(filter(None, [name, version, variant]))
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f"{name}-{version}.lock").open("w") as lock:
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         complete = folder / "complete"
         wanted = " ".join([f"{name}=={version}", *extras])
@@ -124,10 +128,13 @@ def _install(folder: Path, packages: Sequence[str]) -> None:
             [python, "-m", "pip", "install", "--quiet", *packages],
         ]
     for step in steps:
-        done = subprocess.run(step, capture_output=True, text=True, check=False, timeout=240)
+        try:
+            done = subprocess.run(step, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise ToolUnavailableError(str(error)) from error
         if done.returncode:
             raise ToolUnavailableError(f"{' '.join(step)}: {done.stderr.strip()[-500:]}")
 
 
-def atropos_python() -> Path:
-    return install_apart("atroposlib", "0.4.0", "pytest")
+def atropos_python(*extras: str) -> Path:
+    return install_apart("atroposlib", "0.4.0", "pytest", *extras, variant="with-extras" if extras else "")

@@ -1,9 +1,6 @@
 """A policy learns from foreign environments: an Atropos file and reasoning-gym, through the real three processes."""
 
 import asyncio
-import os
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from clotho_contract.config import EnvironmentConfig
 from clotho_environment import Conversation, SamplingClient
 from clotho_environment.clients.connections import open_session
-from integration.environment.commands import ENVIRONMENTS, SOURCES
-from integration.loop.processes import TOKEN, Ports, Run, letters_config, tiny_model
+from integration.environment.commands import ENVIRONMENTS
+from integration.loop.processes import TOKEN, Ports, Run, letters_config, serving, tiny_model
 from rig.trajectory_servers import ToolUnavailableError, atropos_python
 
 pytestmark = pytest.mark.timeout(900)  # several interpreters import torch and transformers: slow on a busy machine
@@ -32,25 +29,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def running(folder: Path, model: Path, place: EnvironmentConfig, **training: Any) -> Iterator[Run]:
-    """As a pod does it: the environment's init step waits for the trainer and brings the tokenizer."""
     ports = Ports()
     config = letters_config(model, ports)
     config = msgspec.structs.replace(
         config, environments=(place,), training=msgspec.structs.replace(config.training, **training)
     )
-    run = Run(config, ports, folder, extra_environment={"CLOTHO_TOKENIZER": str(folder / "tokenizer")})
-    try:
-        run.start("api-server")
-        run.start("trainer")
-        variables = {"PYTHONPATH": os.pathsep.join(map(str, SOURCES)), "CLOTHO_TOKEN": TOKEN} | run.extra_environment
-        wait = ["clotho_environment", "wait", "--timeout", "300", "--config", str(run.config_path)]
-        done = subprocess.run(
-            [sys.executable, "-m", *wait], env=os.environ | variables, check=False, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + run.tail("trainer")
+    with serving(config, ports, folder) as run:
         yield run
-    finally:
-        run.close()
 
 
 def learn(run: Run) -> list[float]:

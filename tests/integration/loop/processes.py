@@ -91,19 +91,10 @@ class Run:
 
     def start(self, name: Name) -> None:
         self.config_path.write_text(render(self.config))
-        volume = self.folder / name
-        volume.mkdir(exist_ok=True)
         log = self.logs.setdefault(name, (self.folder / f"{name}.log").open("ab"))
         self.processes[name] = subprocess.Popen(
             [sys.executable, "-m", *self._command(name), "--config", str(self.config_path)],
-            env=_environment()
-            | self._rank_variables(name)
-            | {
-                "CLOTHO_TOKEN": TOKEN,
-                "CLOTHO_DATA": str(volume),
-                "CLOTHO_TERMINATION_MESSAGE": str(volume / "termination"),
-            }
-            | self.extra_environment,
+            env=self.variables(name) | self._rank_variables(name),
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -129,6 +120,16 @@ class Run:
             "PET_MASTER_PORT": str(self.ports.rendezvous),
             "GLOO_SOCKET_IFNAME": "lo",
         }
+
+    def variables(self, name: str) -> dict[str, str]:
+        volume = self.folder / name
+        volume.mkdir(exist_ok=True)
+        own = {
+            "CLOTHO_TOKEN": TOKEN,
+            "CLOTHO_DATA": str(volume),
+            "CLOTHO_TERMINATION_MESSAGE": str(volume / "termination"),
+        }
+        return _environment() | own | self.extra_environment
 
     def kill(self, name: Name) -> None:
         os.killpg(self.processes[name].pid, signal.SIGKILL)
@@ -177,6 +178,23 @@ def running(config: RunConfig, ports: Ports, folder: Path) -> Iterator[Run]:
     try:
         for name in ("api-server", "trainer", "environment"):
             run.start(name)  # type: ignore[arg-type]
+        yield run
+    finally:
+        run.close()
+
+
+@contextmanager
+def serving(config: RunConfig, ports: Ports, folder: Path) -> Iterator[Run]:
+    """API server and trainer, ready; and the tokenizer, brought by an environment's init step as in a pod."""
+    run = Run(config, ports, folder, extra_environment={"CLOTHO_TOKENIZER": str(folder / "tokenizer")})
+    try:
+        run.start("api-server")
+        run.start("trainer")
+        wait = ["clotho_environment", "wait", "--timeout", "300", "--config", str(run.config_path)]
+        done = subprocess.run(
+            [sys.executable, "-m", *wait], env=run.variables("wait"), check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + run.tail("trainer")
         yield run
     finally:
         run.close()
