@@ -205,11 +205,13 @@ def _contact() -> Iterator[None]:
 
 def _buckets(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
     bucket: list[torch.nn.Parameter] = []
+    elements = 0
     for each in parameters:
-        if bucket and sum(other.numel() for other in bucket) + each.numel() > _BUCKET:
+        if bucket and elements + each.numel() > _BUCKET:
             yield bucket
-            bucket = []
+            bucket, elements = [], 0
         bucket.append(each)
+        elements += each.numel()
     if bucket:
         yield bucket
 
