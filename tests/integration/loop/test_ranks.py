@@ -45,7 +45,7 @@ def sampled_tokens(run: Run) -> list[float]:
 
 def test_three_ranks_train_stop_resume_and_end_together(run: Run) -> None:
     start_ranks(run)
-    until(lambda: run.progress().get("step", 0) >= 8, run, "step 8")
+    until(lambda: run.progress().get("step", 0) >= 20, run, "step 20")  # the groups in flight weigh little by then
     tokens = sampled_tokens(run)
     assert max(tokens) < 1.2 * min(tokens), "each rank serves its share"
 
