@@ -81,7 +81,9 @@ def run(tier: Tier) -> str:
 
 def execute(command: tuple[str, ...]) -> int:
     ours = {"PYTHONPATH": str(REPOSITORY / "dev"), "CLUSTER": "embedded"} if "clotho_dev.cluster" in command else {}
-    return subprocess.run(command, check=False, env={**os.environ, **ours}).returncode
+    environment = {**os.environ, **ours}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else every process compiles torch anew: 30 s
+    return subprocess.run(command, check=False, env=environment).returncode
 
 
 def main(wanted: list[str]) -> int:

@@ -20,11 +20,11 @@ def test_a_bomb_is_refused_before_it_is_expanded() -> None:
 @pytest.mark.parametrize(
     "damaged",
     [
-        b"",
-        b"not gzip",
-        gzip.compress(b"x" * 1000)[:-9],
-        gzip.compress(b"x" * 1000)[:-4] + (10).to_bytes(4, "little"),  # a bomb that lies about its size
-        gzip.compress(b"a") + gzip.compress(b"b"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"not gzip", id="plain"),
+        pytest.param(gzip.compress(b"x" * 1000)[:-9], id="cut"),
+        pytest.param(gzip.compress(b"x" * 1000)[:-4] + (10).to_bytes(4, "little"), id="a bomb with a false size"),
+        pytest.param(gzip.compress(b"a") + gzip.compress(b"b"), id="two members"),
     ],
 )
 def test_damaged_gzip_is_refused(damaged: bytes) -> None:
