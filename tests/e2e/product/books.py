@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from e2e.product.runs import Object, Runs
 from rig.pods import Pods
 
 # Ids are given out in order and never again, so the highest is the number of groups ever taken.
@@ -33,3 +34,19 @@ class Books:
     @staticmethod
     def of(reader: Pods, claim: str) -> Books:
         return Books(**json.loads(reader.run("accountant", _READ, claim=claim)))
+
+    @staticmethod
+    def of_finished(runs: Runs, name: str, reader: Pods) -> Books:
+        """Once the API server has ended, for the claim is on one node at a time."""
+        (pod,) = runs.pods(name, "api-server")
+        sources = [volume.get("persistentVolumeClaim") for volume in pod["spec"]["volumes"]]
+        (claim,) = [source["claimName"] for source in sources if source]
+        runs.kubectl.run("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=120s", timeout=130)
+        return Books.of(reader, claim)
+
+    def check(self, run: Object) -> None:
+        """Every group is trained once or waits, and every step has the one batch that it trained."""
+        training, (environment,) = run["spec"]["training"], run["spec"]["environments"]
+        assert self.taken == self.trained + self.waiting
+        assert self.steps == list(range(1, training["steps"] + 1))
+        assert self.trained == training["steps"] * training["batchSize"] // environment["config"]["group_size"]

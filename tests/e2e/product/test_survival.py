@@ -2,62 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from clotho_dev.cluster import chart
 from clotho_dev.cluster.kubectl import Kubectl
 from e2e.product.books import Books
+from e2e.product.killing import Killer
 from e2e.product.pod_watch import PodWatch
 from e2e.product.runs import Object, Runs, letters, step_of
 from rig.pods import Pods
 
 STEPS = 160
-
-
-@dataclass
-class Killer:
-    """Destroys one component of a run at a time, and records what it destroyed."""
-
-    runs: Runs
-    run: str
-    killed: list[str] = field(default_factory=list)  # uids of pods, one for each kill
-
-    def delete_pod(self, component: str) -> None:
-        pod = self._pod(component)
-        self.runs.kubectl.run(
-            "delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force", "--wait=false"
-        )  # fmt: skip
-        self.killed.append(pod["metadata"]["uid"])
-
-    def kill_process(self, component: str) -> None:
-        """As the kernel's OOM killer would: SIGKILL to the first process of the pod's container."""
-        pod = self._pod(component)
-        (container,) = pod["status"]["containerStatuses"]
-        group = container["containerID"].removeprefix("containerd://")
-        os.kill(min(_processes(group)), signal.SIGKILL)
-        self.killed.append(pod["metadata"]["uid"])
-
-    def _pod(self, component: str) -> Object:
-        (pod,) = self.runs.pods(self.run, component)
-        return pod
-
-
-def _processes(group: str) -> list[int]:
-    """Of one container, whose control group carries its id; pods of other clusters and runs have other ids."""
-    found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cgroup") if group in _text(path)]
-    assert found, f"no process in container {group}"
-    return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def test_run_survives_the_loss_of_each_component(runs: Runs, kubectl: Kubectl, python_image: str) -> None:
@@ -114,20 +69,10 @@ def _check_restarts(runs: Runs, status: Object) -> None:
 
 def _check_books(runs: Runs, reader: Pods, acknowledged: int, run: Object) -> None:
     """A group that was acknowledged to an environment is trained once, or still waits."""
-    (pod,) = runs.pods("tough", "api-server")
-    claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"] if _is_claim(volume)]
-    runs.kubectl.run("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=120s", timeout=130)
-    books = Books.of(reader, claims[0])
+    books = Books.of_finished(runs, "tough", reader)
     print(f"{acknowledged} groups were seen acknowledged; {books}")
-    training, (environment,) = run["spec"]["training"], run["spec"]["environments"]
-    assert books.taken == books.trained + books.waiting
+    books.check(run)
     assert books.taken >= acknowledged > 0
-    assert books.steps == list(range(1, STEPS + 1)), "each step has the one batch that it trained"
-    assert books.trained == STEPS * training["batchSize"] // environment["config"]["group_size"]
-
-
-def _is_claim(volume: Object) -> bool:
-    return "persistentVolumeClaim" in volume
 
 
 def _acknowledged(runs: Runs) -> dict[str, int]:
