@@ -109,6 +109,7 @@ class FakeKubelet:
     async def _serve(self, address: str) -> None:
         app = web.Application()
         app.router.add_get("/progress", self._answer(8002, lambda: self.progress))
+        app.router.add_put("/steps", self._set_steps)
         app.router.add_get("/status", self._answer(8000, lambda: self.queue))
         app.router.add_get("/health", self._answer(8001, lambda: {}))
         app.router.add_get("/description", self._answer(8003, lambda: self.description))
@@ -117,6 +118,12 @@ class FakeKubelet:
         for port in PORTS:
             await web.TCPSite(server, address, port, reuse_port=True).start()
         self._servers[address] = server
+
+    async def _set_steps(self, request: web.Request) -> web.Response:
+        if "Bearer " not in request.headers.get("Authorization", ""):
+            raise web.HTTPUnauthorized
+        self.progress = self.progress | {"configuredSteps": (await request.json())["steps"]}
+        return web.json_response({})
 
     def _answer(self, port: int, body: Callable[[], Body]) -> Any:
         async def handle(_: web.Request) -> web.Response:

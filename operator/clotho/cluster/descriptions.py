@@ -8,7 +8,7 @@ import msgspec
 
 from clotho.api.environment import Environment
 from clotho.cluster.cache import Key
-from clotho.cluster.http_get import ProbeFailed, http_get
+from clotho.cluster.pod_http import ProbeFailed, http_get
 from clotho.cluster.store import Store
 from clotho.plan.model import Probe
 from clotho.plan.pods import Pod

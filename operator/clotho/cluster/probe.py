@@ -12,7 +12,7 @@ from clotho.api.names import API_SERVER, EXPORTER, TRAINER
 from clotho.api.phases import RESTING_PHASES
 from clotho.api.training_run import TrainingRun
 from clotho.cluster.cache import Key
-from clotho.cluster.http_get import ProbeFailed, http_get
+from clotho.cluster.pod_http import ProbeFailed, http_get
 from clotho.cluster.store import Store
 from clotho.plan.model import Probe, Probes, QueueStatus
 from clotho.plan.pods import Pod
@@ -122,6 +122,14 @@ class Answers:
         self._known.clear()
 
 
+def operator_token(store: Store, key: Key) -> str | None:
+    """What the operator's requests to the pods of a run carry."""
+    run = store.run(key)
+    secret = store.secret_of(key, run.metadata.uid) if run is not None else None
+    encoded = (secret.data.operator_token or secret.data.shared_token) if secret else None
+    return base64.b64decode(encoded).decode() if encoded else None
+
+
 class Prober:
     """`on_failure(target)` is called for every probe without a usable answer."""
 
@@ -162,16 +170,11 @@ class Prober:
     async def _ask(self, key: Key, run: TrainingRun, question: Question) -> Probe[Any]:
         pod = question.pod
         try:
-            answer = await self._fetch(question.target, run, pod.status.pod_ip, self._token(key, run))
+            answer = await self._fetch(question.target, run, pod.status.pod_ip, operator_token(self._store, key))
         except ProbeFailed as failure:
             self._on_failure(question.target)
             return Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), problem=str(failure))
         return Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=answer)
-
-    def _token(self, key: Key, run: TrainingRun) -> str | None:
-        secret = self._store.secret_of(key, run.metadata.uid)
-        encoded = (secret.data.operator_token or secret.data.shared_token) if secret else None
-        return base64.b64decode(encoded).decode() if encoded else None
 
     async def _fetch(
         self, target: Target, run: TrainingRun, host: str, token: str | None

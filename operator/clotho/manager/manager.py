@@ -25,7 +25,8 @@ from clotho.cluster.events import EventPoster
 from clotho.cluster.lease import LeaderElection
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError
-from clotho.cluster.probe import Answers, Prober
+from clotho.cluster.probe import Answers, Prober, operator_token
+from clotho.cluster.steering import Steering
 from clotho.cluster.store import Store, key_of, run_key
 from clotho.cluster.sync import Synchroniser
 from clotho.manager.dispatch import Dispatcher, Result
@@ -85,18 +86,20 @@ class Manager:
         )
         self.poster = EventPoster(client, identity)
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)
+        self.probes: Dispatcher[Key] = Dispatcher(Queue(backoff), self._probe, settings.probe.concurrency)
+        self.steering = Steering(partial(operator_token, self.store), settings.probe.timeout_seconds, self.probes.add)
         self.reconciler = Reconciler(
             store=self.store,
             observer=self.observer,
             writer=self.writer,
             poster=self.poster,
+            steering=self.steering,
             metrics=metrics,
             settings=plan_settings(settings),
         )
         self.reconciles: Dispatcher[Key] = Dispatcher(
             Queue(backoff), self._reconcile, settings.reconcile.workers, self.reconciler.report
         )
-        self.probes: Dispatcher[Key] = Dispatcher(Queue(backoff), self._probe, settings.probe.concurrency)
         self._background: dict[str, asyncio.Task[None]] = {}
         self._export()
 
@@ -136,7 +139,8 @@ class Manager:
         exited = self._exited()
         log.log(logging.ERROR if exited else logging.INFO, "stopping%s", f": {exited}" if exited else "")
         self._at_stop()
-        await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in (self.reconciles, self.probes, self.poster)))
+        draining = (self.reconciles, self.probes, self.poster, self.steering)
+        await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in draining))
         finished = [task for task in tasks if task.done()]
         await _end(self._background["leader election"])  # releases the lease, now that nothing writes
         await _end(stopped, *tasks)

@@ -14,6 +14,7 @@ from clotho.cluster.cache import Key
 from clotho.cluster.events import EventPoster
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError, Conflict, Forbidden, NotFound
+from clotho.cluster.steering import Steering
 from clotho.cluster.store import AnyOwner, Store, key_of
 from clotho.manager.dispatch import Result, log_failure
 from clotho.manager.metrics import Metrics
@@ -35,10 +36,12 @@ class Reconciler:
         observer: Observer,
         writer: Writer,
         poster: EventPoster,
+        steering: Steering,
         metrics: Metrics,
         settings: PlanSettings,
     ) -> None:
         self._store, self._observer, self._writer, self._poster = store, observer, writer, poster
+        self._steering = steering
         self._metrics, self._settings = metrics, settings
 
     async def reconcile(self, key: Key) -> Result:
@@ -46,7 +49,10 @@ class Reconciler:
         try:
             await self._remove_leftovers(key)
             owner = self._store.find(key)
-            return Result(is_gone=True) if owner is None else _result(await self._plan(key, owner))
+            if owner is None:
+                self._steering.forget(key)
+                return Result(is_gone=True)
+            return _result(await self._plan(key, owner))
         except NotLeader:
             return Result()
         finally:
@@ -94,6 +100,8 @@ class Reconciler:
         planned = plan(owner, observed, datetime.now(UTC), self._settings)
         with self._observer.admissions.while_writing(owner, planned.status):
             await self._carry_out(owner, planned)
+        if planned.set_steps is not None:
+            self._steering.send(key, planned.set_steps)
         return planned
 
     async def _carry_out(self, owner: AnyOwner, planned: Plan[Any]) -> None:

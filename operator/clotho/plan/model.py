@@ -163,15 +163,26 @@ RESTARTING = "Restarting"  # Event.reason: clotho_restarts_total{reason=cause}
 STALLED = "Stalled"  # Event.reason: clotho_stalls_total{cause=cause}
 
 
+class SetSteps(Struct, frozen=True, kw_only=True):
+    """PUT /steps to a running trainer that trains for another number of steps than its run asks for by now."""
+
+    pod_uid: str
+    address: str
+    steps: int
+
+
 class Plan(Struct, Generic[Status], frozen=True, kw_only=True):
     """What to do now. Actions are carried out in order; the first that fails ends the pass. They rest on the
     stored status alone, never on the new one: so a crash between any two writes is harmless.
 
     `status`, when not None, replaces the whole status (not a merge: what is absent must vanish), guarded by the run's
     resourceVersion. After a status write the run is planned again at once.
+
+    `set_steps`: best effort, beside the actions; as long as the trainer reports another number it is planned again.
     """
 
     actions: tuple[Action, ...] = ()
     status: Status | None = None
     events: tuple[Event, ...] = ()
+    set_steps: SetSteps | None = None
     wake_at: datetime | None = None

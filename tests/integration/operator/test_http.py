@@ -10,8 +10,8 @@ from aiohttp import web
 
 from clotho.cluster.client import ApiClient
 from clotho.cluster.credentials import Credentials
-from clotho.cluster.http_get import BODY_LIMIT, ProbeFailed, http_get
 from clotho.cluster.outcomes import AlreadyExists, TooManyRequests, Transient, Unauthorized
+from clotho.cluster.pod_http import BODY_LIMIT, ProbeFailed, http_get
 
 Body = dict[str, Any]
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from clotho.render import objects
-from rig.cluster_access import Body, ClusterAccess, component, condition
+from rig.cluster_access import Body, ClusterAccess, component, condition, eventually
 from rig.fake_kubelet import FakeKubelet
 from rig.operator_process import OperatorProcess
 
@@ -105,9 +105,10 @@ def _environments(count: int) -> Callable[[list[Body]], bool]:
     return lambda pods: sum(component(pod) == "environment" for pod in pods) == count
 
 
-async def test_more_steps_on_a_live_run_reach_the_config(
+async def test_more_steps_on_a_live_run_reach_the_trainer_and_the_config(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
+    kubelet.progress |= {"configuredSteps": 100}
     await cluster.create_run("m")
     await cluster.until_phase("Running", "m")
     (before,) = await cluster.of_run("secrets", "m")
@@ -117,6 +118,11 @@ async def test_more_steps_on_a_live_run_reach_the_config(
     )
     for key in objects.TOKEN_KEYS:
         assert after["data"][key] == before["data"][key], "the tokens stay"
+
+    async def sent() -> tuple[bool, int]:
+        return kubelet.progress["configuredSteps"] == 500, kubelet.progress["configuredSteps"]
+
+    await eventually("sent to the trainer", sent)
 
 
 async def test_a_run_fails_at_its_deadline(

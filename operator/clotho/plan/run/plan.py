@@ -28,6 +28,7 @@ from clotho.plan.run.situation import Decision, Situation, fail
 from clotho.plan.run.stall import StallCheck, find_stall
 from clotho.plan.run.startup import make_missing, remove_surplus, unrenderable_templates
 from clotho.plan.run.status import compose, phase_events, write_time
+from clotho.plan.run.steering import raise_steps
 from clotho.plan.run.stop import stop_in_order, tidy_up
 from clotho.plan.run.suspend import resumed
 from clotho.plan.run.ttl import delete_run, expiry_of
@@ -151,6 +152,7 @@ def _keep_running(situation: Situation, accounting: Accounting, deadline: dateti
         notices=(*accounting.notices, *stall_check.notices, *scaling.notices),
         stall=stall_check.stall,
         is_stalled=stall_check.stall is not None,
+        set_steps=raise_steps(situation),
         wake_at=earliest([deadline, retry_at, stall_check.check_at, next_check(situation), _release(situation)]),
     )
     reason, message = _words(situation, decision, stall_check, wrong)
@@ -203,10 +205,12 @@ def _after_the_end(situation: Situation) -> Decision:
 def _with_status(situation: Situation, decision: Decision, status: TrainingRunStatus) -> Plan[TrainingRunStatus]:
     due = write_time(situation, status)
     if due is None or due > situation.now:
-        return Plan(actions=decision.actions, wake_at=earliest([decision.wake_at, due]))
+        wake_at = earliest([decision.wake_at, due])
+        return Plan(actions=decision.actions, set_steps=decision.set_steps, wake_at=wake_at)
     return Plan(
         actions=decision.actions,
         status=msgspec.structs.replace(status, written_at=situation.moment),
         events=(*decision.notices, *phase_events(situation.stored, status)),
+        set_steps=decision.set_steps,
         wake_at=decision.wake_at,
     )

@@ -14,7 +14,7 @@ from clotho.api.status import (
     TrainingRunStatus,
 )
 from clotho.api.training_run import TrainingRun
-from clotho.plan.model import Action, Event, Observed
+from clotho.plan.model import Action, Event, Observed, SetSteps
 from clotho.plan.pods import Pod
 from clotho.plan.run.components import RunComponent, RunComponents
 from clotho.plan.settings import PlanSettings
@@ -93,6 +93,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     policy: PolicyInForce | None = None  # taken into the status when the run gets its place,
     resolved: tuple[ResolvedEnvironment, ...] = ()  # and so are its Environments
     queued_since: datetime | None = None
+    set_steps: SetSteps | None = None
     wake_at: datetime | None = None
 
 

@@ -1,4 +1,4 @@
-"""A bounded GET for probing pods: four times cheaper than a general HTTP client, and what it reads has a limit."""
+"""Bounded requests to pods: four times cheaper than a general HTTP client, and what is read has a limit."""
 
 import asyncio
 from typing import cast
@@ -41,14 +41,28 @@ class _Exchange(asyncio.Protocol):
 
 async def http_get(host: str, port: int, path: str, token: str | None, timeout_seconds: float) -> bytes:
     """The body of a 200; anything else is ProbeFailed."""
+    return await _exchange(host, port, _head(f"GET {path}", host, port, token), timeout_seconds)
+
+
+async def http_put(host: str, port: int, path: str, token: str | None, body: bytes, timeout_seconds: float) -> bytes:
+    """The same for a PUT of JSON."""
+    head = _head(f"PUT {path}", host, port, token, f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
+    return await _exchange(host, port, head + body, timeout_seconds)
+
+
+def _head(method_and_path: str, host: str, port: int, token: str | None, more: str = "") -> bytes:
     authorization = f"Authorization: Bearer {token}\r\n" if token else ""
-    head = f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\nConnection: close\r\n{authorization}\r\n"
+    lines = f"{method_and_path} HTTP/1.0\r\nHost: {host}:{port}\r\nConnection: close\r\n{authorization}{more}\r\n"
+    return lines.encode()
+
+
+async def _exchange(host: str, port: int, request: bytes, timeout_seconds: float) -> bytes:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[bytes] = loop.create_future()
     transport: asyncio.BaseTransport | None = None
     try:
         async with asyncio.timeout(timeout_seconds):
-            transport, _ = await loop.create_connection(lambda: _Exchange(head.encode(), answer), host, port)
+            transport, _ = await loop.create_connection(lambda: _Exchange(request, answer), host, port)
             return _body(await answer)
     except TimeoutError:
         raise ProbeFailed(f"no answer on port {port} within {timeout_seconds:g} s") from None
