@@ -11,6 +11,9 @@
 - {name: CLOTHO_NETWORK_CLUSTER_DOMAIN, value: {{ .Values.runs.clusterDomain | quote }}}
 - {name: CLOTHO_NETWORK_TEST_NAMESPACES, value: {{ join "," .Values.runs.testNamespaces | quote }}}
 - {name: CLOTHO_NETWORK_TEST_NETWORKS, value: {{ join "," .Values.runs.testNetworks | quote }}}
+{{- if .Values.notifications.secretName }}
+- {name: CLOTHO_NOTIFICATIONS_URL_FILE, value: /etc/clotho/notifications/url}
+{{- end }}
 - {name: CLOTHO_IMAGES_API_SERVER, value: {{ include "clotho.image" (list . "api-server" "apiServer") | quote }}}
 - {name: CLOTHO_IMAGES_TRAINER, value: {{ include "clotho.image" (list . "trainer" "trainer") | quote }}}
 - {name: CLOTHO_IMAGES_ENVIRONMENT, value: {{ include "clotho.image" (list . "environment" "environment") | quote }}}

@@ -42,7 +42,7 @@ class EventPoster:
 
 
 def _body(about: AnyOwner, event: Event, instance: str, now: datetime) -> dict[str, Any]:
-    metadata = about.metadata
+    metadata, moment = about.metadata, now.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -60,6 +60,9 @@ def _body(about: AnyOwner, event: Event, instance: str, now: datetime) -> dict[s
         "message": event.message[:MESSAGE_LIMIT],
         "action": event.reason,
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,  # kubectl sorts by it
+        "count": 1,
         "reportingComponent": FIELD_MANAGER,
         "reportingInstance": instance,
         "source": {"component": FIELD_MANAGER},

@@ -23,6 +23,7 @@ from clotho.cluster.credentials import Credentials
 from clotho.cluster.descriptions import Descriptions
 from clotho.cluster.events import EventPoster
 from clotho.cluster.lease import LeaderElection
+from clotho.cluster.notifications import Notifier
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError
 from clotho.cluster.probe import Answers, Prober, operator_token
@@ -85,6 +86,9 @@ class Manager:
             client, self.store, self.writer, self.answers, self.descriptions, Admissions(self.store)
         )
         self.poster = EventPoster(client, identity)
+        self.notifier = Notifier(
+            settings.notifications.url_file, lambda outcome: metrics.notifications.labels(outcome).inc()
+        )
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)
         self.probes: Dispatcher[Key] = Dispatcher(Queue(backoff), self._probe, settings.probe.concurrency)
         self.steering = Steering(partial(operator_token, self.store), settings.probe.timeout_seconds, self.probes.add)
@@ -94,6 +98,7 @@ class Manager:
             writer=self.writer,
             poster=self.poster,
             steering=self.steering,
+            notifier=self.notifier,
             metrics=metrics,
             settings=plan_settings(settings),
         )
@@ -139,7 +144,7 @@ class Manager:
         exited = self._exited()
         log.log(logging.ERROR if exited else logging.INFO, "stopping%s", f": {exited}" if exited else "")
         self._at_stop()
-        draining = (self.reconciles, self.probes, self.poster, self.steering)
+        draining = (self.reconciles, self.probes, self.poster, self.notifier, self.steering)
         await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in draining))
         finished = [task for task in tasks if task.done()]
         await _end(self._background["leader election"])  # releases the lease, now that nothing writes

@@ -173,6 +173,12 @@ class Metrics:
             ("target",),
             registry=registry,
         )
+        self.notifications = Counter(
+            "clotho_notifications",
+            "Notifications to the webhook, by outcome: sent or failed.",
+            ("outcome",),
+            registry=registry,
+        )
         self.undecodable = Counter(
             "clotho_undecodable_objects",
             "Objects that could not be decoded and were skipped, by kind; the log names them.",

@@ -12,6 +12,7 @@ from clotho.api.training_run import TrainingRun
 from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
 from clotho.cluster.events import EventPoster
+from clotho.cluster.notifications import Notifier
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError, Conflict, Forbidden, NotFound
 from clotho.cluster.steering import Steering
@@ -37,11 +38,12 @@ class Reconciler:
         writer: Writer,
         poster: EventPoster,
         steering: Steering,
+        notifier: Notifier,
         metrics: Metrics,
         settings: PlanSettings,
     ) -> None:
         self._store, self._observer, self._writer, self._poster = store, observer, writer, poster
-        self._steering = steering
+        self._steering, self._notifier = steering, notifier
         self._metrics, self._settings = metrics, settings
 
     async def reconcile(self, key: Key) -> Result:
@@ -128,6 +130,7 @@ class Reconciler:
                 self._metrics.stalls.labels(event.cause).inc()
             log.info("%s: %s", event.reason, event.message, extra={"run": str(key_of(about))})
             self._poster.post(about, event)
+            self._notifier.announce(about, event)
 
     def _count_transition(self, before: AnyOwner, after: AnyOwner) -> None:
         if not isinstance(before, TrainingRun) or not isinstance(after, TrainingRun):

@@ -138,6 +138,14 @@ class Server(_Group, frozen=True):
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8080
 
 
+class Notifications(_Group, frozen=True):
+    """A message when a run fails, stalls or completes."""
+
+    url_file: Annotated[
+        str, Meta(description="File with the URL of a webhook that takes Slack's messages; empty sends nothing.")
+    ] = ""
+
+
 class Log(_Group, frozen=True):
     """JSON lines in a container, plain lines on a terminal."""
 
@@ -155,6 +163,7 @@ class Settings(_Group, frozen=True):
     lease: Lease = field(default_factory=Lease)
     images: Images = field(default_factory=Images)
     network: Network = field(default_factory=Network)
+    notifications: Notifications = field(default_factory=Notifications)
     server: Server = field(default_factory=Server)
     log: Log = field(default_factory=Log)
 

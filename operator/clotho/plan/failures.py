@@ -61,7 +61,7 @@ def classify(title: str, pod: Pod) -> Failure:
 def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminated) -> Failure:
     words = termination.decode(state.message) if state.message else None
     if state.reason == "OOMKilled":
-        explanation = f"{title} ran out of memory and was killed (OOMKilled)"
+        explanation = f"{title} ran out of memory: OOMKilled"
         return Failure(pod=pod, reason="OOMKilled", explanation=explanation, exit_code=state.exit_code)
     where = "" if container.name == "main" else f" (container {container.name})"
     step = f" at step {words.step}" if words and words.step is not None else ""

@@ -100,8 +100,18 @@ class Volume(_Shape, frozen=True):
         return f"claim {self.persistent_volume_claim.claim_name}" if self.persistent_volume_claim else ""
 
 
+class Resources(_Shape, frozen=True):
+    limits: dict[str, str | int] = field(default_factory=dict)
+
+
+class ContainerSpec(_Shape, frozen=True):
+    name: str
+    resources: Resources = Resources()
+
+
 class PodSpec(_Shape, frozen=True):
     node_name: str = ""
+    containers: tuple[ContainerSpec, ...] = ()
     volumes: tuple[Volume, ...] = ()
 
 

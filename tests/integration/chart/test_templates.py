@@ -26,6 +26,7 @@ EVERYTHING = (
     "priorityClassName=system-cluster-critical",
     "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring",
     "nodeSelector.kind=cpu",
+    "notifications.secretName=slack",
 )
 PLURALS = ("trainingruns", "environments", "inferencetests", "trainingpolicies")
 MONITORS = ("serviceMonitor", "podMonitor", "alerts")
@@ -159,6 +160,16 @@ def test_a_mirror_needs_one_value_and_a_pinned_image_another(render: Render) -> 
     assert container["image"] == "mirror.example/clotho/operator:1.2.3"
     assert variables["CLOTHO_IMAGES_API_SERVER"] == "mirror.example/clotho/api-server:1.2.3"
     assert variables["CLOTHO_IMAGES_TRAINER"] == digest
+
+
+def test_url_of_the_webhook_is_mounted_and_in_no_variable(render: Render) -> None:
+    spec = pod_of(render("notifications.secretName=slack", "notifications.secretKey=hook"))["spec"]
+    (volume,), (container,) = spec["volumes"], spec["containers"]
+    assert volume["secret"] == {"secretName": "slack", "items": [{"key": "hook", "path": "url"}]}
+    (mount,) = container["volumeMounts"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables["CLOTHO_NOTIFICATIONS_URL_FILE"] == f"{mount['mountPath']}/url"
+    assert "volumes" not in pod_of(render())["spec"]
 
 
 def test_large_numbers_reach_the_operator_as_they_are(render: Render) -> None:

@@ -18,7 +18,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
 # Settings that the chart itself decides; everything else of the operator is a value under `settings`.
 DECIDED_BY_THE_CHART = {"api.kubeconfig", "lease.enabled", "lease.namespace", "lease.name", "lease.identity"}
-GROUPS_ELSEWHERE = {"watch", "images", "network", "server"}
+GROUPS_ELSEWHERE = {"watch", "images", "network", "notifications", "server"}
 
 
 def test_settings_are_the_operators_with_its_defaults() -> None:

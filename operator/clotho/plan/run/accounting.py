@@ -7,12 +7,12 @@ from msgspec import Struct
 
 from clotho.api.names import ENVIRONMENT
 from clotho.api.phases import STARTED_PHASES
-from clotho.plan.failures import classify
 from clotho.plan.model import RESTARTING, Delete, Event, delete_pod
 from clotho.plan.pods import Pod
 from clotho.plan.run import gang
 from clotho.plan.run.completion import has_trained_enough
 from clotho.plan.run.components import RunComponent, RunComponents
+from clotho.plan.run.memory import classify_with_limit
 from clotho.plan.run.restarts import GiveUp, decide_restart, enter, restart_notice
 from clotho.plan.run.situation import Situation
 from clotho.plan.times import earliest
@@ -44,7 +44,7 @@ def account_for_failures(situation: Situation) -> Accounting:
 def _account(situation: Situation, component: RunComponent) -> gang.Account:
     notices: list[Event] = []
     for pod in _newly_ended(situation, component):
-        failure = classify(component.title, pod)
+        failure = classify_with_limit(situation.run, component, pod)
         decision = decide_restart(failure, component.record, situation.run.spec.restarts, situation.moment)
         component = enter(component, failure, decision, situation.moment)
         if isinstance(decision, GiveUp):

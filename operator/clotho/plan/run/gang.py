@@ -12,11 +12,12 @@ import msgspec
 
 from clotho.api.phases import STARTED_PHASES
 from clotho.api.status import GangStatus, LastExit
-from clotho.plan.failures import DEPENDENCY, Failure, classify
+from clotho.plan.failures import DEPENDENCY, Failure
 from clotho.plan.model import Delete, Event, delete_pod
 from clotho.plan.pod_problems import pod_problem
 from clotho.plan.pods import Pod
 from clotho.plan.run.components import RunComponent, is_done_early, trainer_record
+from clotho.plan.run.memory import classify_with_limit
 from clotho.plan.run.restarts import GiveUp, RestartAt, backoff, decide_restart, enter, jitter, restart_notice, retire
 from clotho.plan.run.situation import Situation
 from clotho.plan.times import later
@@ -30,7 +31,7 @@ Account = tuple[RunComponent, list[Event], GiveUp | None]
 
 def account(situation: Situation, trainer: RunComponent) -> Account:
     """At most one incident an attempt."""
-    failures = sorted(_failures(trainer), key=_guilt)
+    failures = sorted(_failures(situation, trainer), key=_guilt)
     if _attempt(trainer) <= _gang(trainer).retired_attempt:
         return _corrected(situation, trainer, failures)
     failure = failures[0] if failures else _lost(situation, trainer)
@@ -43,11 +44,11 @@ def account(situation: Situation, trainer: RunComponent) -> Account:
     return changed, [restart_notice(failure, decision)], None
 
 
-def _failures(trainer: RunComponent) -> Iterator[Failure]:
+def _failures(situation: Situation, trainer: RunComponent) -> Iterator[Failure]:
     for pod in trainer.pods:
         if not pod.has_ended or pod.is_terminating or is_done_early(pod):
             continue
-        failure = classify(trainer.title_of(pod), pod)
+        failure = classify_with_limit(situation.run, trainer, pod)
         if _was_asked_to_end(pod, failure):
             failure = msgspec.structs.replace(failure, reason=DEPENDENCY, is_infrastructure=True)
         yield failure

@@ -13,7 +13,7 @@ from clotho.plan.run.completion import has_trained_enough
 from clotho.plan.run.components import RunComponent, RunComponents
 from clotho.plan.run.gang import replacement_time
 from clotho.plan.run.situation import Situation
-from clotho.plan.wording import sentence
+from clotho.plan.wording import sentence, uncapitalised
 from clotho.render.names import short_host_name
 
 _ORDER: Final[tuple[PodState, ...]] = ("Failed", "Missing", "Stopping", "Waiting", "Starting", "Succeeded", "Ready")
@@ -76,18 +76,36 @@ def live_phase(situation: Situation) -> Phase:
     return "Starting" if any(component.pods for component in components) else "Pending"
 
 
-def waiting_message(components: RunComponents) -> str:
-    """For a run that is on its way up and in which nothing is wrong."""
+def waiting_message(components: RunComponents, restart_limit: int) -> str:
+    """For a run that is on its way up and in which nothing is wrong; the last failure stays visible meanwhile."""
     if not any(component.pods for component in components):
         return "The pods of the run are being created."
     waiting = [_who(component) for component in components if not component.is_ready]
     if next_attempt := replacement_time(components.trainer):
-        return f"{_last_words(components.trainer)} The next attempt starts at {next_attempt:%H:%M:%S} UTC."
+        again = attempt(components.trainer, restart_limit)
+        when = f"{next_attempt:%H:%M:%S} UTC{f' ({again})' if again else ''}"
+        return f"{_last_words(components.trainer)} The next attempt starts at {when}."
     retries = [retry.at for component in components for retry in component.record.retries]
     if retries:
         failed = next(component for component in components if component.record.retries)
-        return f"{_last_words(failed)} It is replaced at {max(retries):%H:%M:%S} UTC."
-    return sentence(f"waiting for {', '.join(waiting)} to become ready")
+        again = attempt(failed, restart_limit)
+        return f"{_last_words(failed)} It is replaced at {max(retries):%H:%M:%S} UTC{f' ({again})' if again else ''}."
+    message = sentence(f"waiting for {', '.join(waiting)} to become ready")
+    failures = (_last_failure(each, restart_limit) for each in components if not each.is_ready)
+    return " ".join((message, *filter(None, failures)))
+
+
+def attempt(component: RunComponent, restart_limit: int) -> str:
+    """Which one this is, or the next one will be; empty before the first failure that counts."""
+    failures = component.record.failures
+    return f"attempt {failures + 1} of {restart_limit + 1}" if failures else ""
+
+
+def _last_failure(component: RunComponent, restart_limit: int) -> str:
+    if component.record.last_exit is None:
+        return ""
+    last = f"last: {uncapitalised(component.record.last_exit.message)}"
+    return sentence("; ".join(filter(None, (attempt(component, restart_limit), last))))
 
 
 def _last_words(component: RunComponent) -> str:

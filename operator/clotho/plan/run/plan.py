@@ -173,7 +173,7 @@ def _words(situation: Situation, decision: Decision, stall_check: StallCheck, wr
         return "Finishing", "The last step is done; waiting for the final checkpoint."
     if decision.phase == "Running" and all(component.is_ready for component in decision.components):
         return "Running", "Everything is ready."
-    return decision.phase, waiting_message(decision.components)
+    return decision.phase, waiting_message(decision.components, situation.run.spec.restarts.limit)
 
 
 def _each_object_once(actions: tuple[Action, ...]) -> tuple[Action, ...]:

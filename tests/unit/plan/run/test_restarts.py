@@ -218,3 +218,37 @@ def test_pods_are_replaced_when_their_token_secret_was_recreated() -> None:
     assert world.now_status.components
     assert world.now_status.components.trainer
     assert world.now_status.components.trainer.failures == 0
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (
+            {"spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "200Mi"}}}]}},
+            "the trainer ran out of memory: OOMKilled (limit 200Mi, set in trainer.template)",
+        ),
+        (
+            {},
+            "the trainer ran out of memory: OOMKilled (no limit of its own, so its node ran out; set one in "
+            "trainer.template)",
+        ),
+    ],
+)
+def test_cause_stays_visible_until_the_replacement_is_ready(template: dict[str, object], words: str) -> None:
+    world = running_world(trainer={"template": template}, restarts={"limit": 3, "backoffSeconds": 10})
+    world.end_pod(world.named("trainer"), 137, container_reason="OOMKilled")
+    world.settle()
+    assert world.now_status.message.startswith(words[0].upper() + words[1:])
+    assert world.now_status.message.endswith("UTC (attempt 2 of 4).")
+    world.advance(60)
+    world.settle()
+    world.terminate()
+    world.settle()
+    assert world.now_status.message == f"Waiting for the trainer to become ready. Attempt 2 of 4; last: {words}."
+
+
+def test_memory_limit_of_the_operators_own_choice_can_be_raised() -> None:
+    world = running_world(restarts={"limit": 3, "backoffSeconds": 10})
+    world.end_pod(world.named("environment", 0), 137, container_reason="OOMKilled")
+    world.settle()
+    assert "OOMKilled (limit 4Gi; raise it in environments.letters.template)." in world.now_status.message
