@@ -89,6 +89,7 @@ class ComponentStatus(StatusPart, frozen=True):
     replicas: Annotated[int, Meta(description="Pods wanted; with autoscaling, the present number.")] = 1
     ready: Annotated[int, Meta(description="Pods ready.")] = 0
     pod: Annotated[str, Meta(description="Name of the pod; for environments, of the first.")] = ""
+    image: Annotated[str, Meta(description="Image of the last pod's main container.")] = ""
     restarts: Annotated[int, Meta(description="Pods that were replaced, for whatever reason.")] = 0
     failures: Annotated[int, Meta(description="Restarts that count against restarts.limit.")] = 0
     dependency_failures: Annotated[

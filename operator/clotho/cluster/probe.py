@@ -51,7 +51,7 @@ def questions(run: TrainingRun, pods: tuple[Pod, ...], known: Probes, now: datet
     """The trainer is always probed; the others only once it does not answer or has made no step for a while:
     they are needed to find the cause of a stall, and a thousand healthy runs should cost little. Autoscaling needs the
     length of the API server's queue as well."""
-    if run.status.phase == "Completed":
+    if run.status.is_finished:
         exporter = _only(pods, EXPORTER)
         return (Question("exporter", exporter),) if exporter else ()
     trainer, api_server = _only(pods, TRAINER), _only(pods, API_SERVER)
@@ -82,7 +82,7 @@ def pause(run: TrainingRun, times: ProbeTimes) -> float | None:
 
 
 def _may_speak(run: TrainingRun) -> bool:
-    is_exporting = run.status.phase == "Completed" and run.status.export is not None and not run.status.export.is_over
+    is_exporting = run.status.is_finished and run.status.export is not None and not run.status.export.is_over
     return is_exporting or run.status.phase not in RESTING_PHASES
 
 
@@ -142,7 +142,7 @@ class Prober:
         if not isinstance(run, TrainingRun) or not _may_speak(run):
             return False
         pods, known = self._store.pods_of(key, run.metadata.uid), self._answers.of(key)
-        is_over = run.status.phase == "Completed"
+        is_over = run.status.is_finished
         pod, last = (_only(pods, EXPORTER), known.exporter) if is_over else (_only(pods, TRAINER), known.trainer)
         return pod is not None and (last is None or last.pod_uid != pod.uid)
 

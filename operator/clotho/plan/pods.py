@@ -106,6 +106,7 @@ class Resources(_Shape, frozen=True):
 
 class ContainerSpec(_Shape, frozen=True):
     name: str
+    image: str = ""
     resources: Resources = Resources()
 
 
@@ -163,6 +164,11 @@ class Pod(Struct, frozen=True, kw_only=True):
         finished = [each.state.terminated.finished_at for each in self.containers if each.state.terminated is not None]
         changed = [each.last_transition_time for each in self.status.conditions]
         return _latest(finished) or _latest(changed) or self.metadata.creation_timestamp
+
+    @property
+    def image(self) -> str:
+        """Of the main container, as it was asked for."""
+        return next((each.image for each in self.spec.containers if each.name == "main"), "")
 
     @property
     def is_terminating(self) -> bool:

@@ -50,7 +50,8 @@ def model_source(run: Object) -> Source:
     """What `spec.export` wrote; without an export, the newest checkpoint without what only training needs."""
     export = run.get("status", {}).get("export") or {}
     if export.get("phase") == "Completed" and export.get("folder"):
-        return Source(run["metadata"]["name"], checkpoint_claim(run), str(PurePosixPath(DATA_PATH) / export["folder"]))
+        folder = str(PurePosixPath(DATA_PATH) / export["folder"])
+        return Source(run["metadata"]["name"], checkpoint_claim(run), folder, image=trainer_image(run))
     return checkpoint_source(run)._replace(without=TRAINING_STATE)
 
 
@@ -64,7 +65,13 @@ def checkpoint_source(run: Object) -> Source:
         raise Failure(f"run {name} has ephemeral storage: its checkpoints are lost with its pods", Exit.REFUSED)
     if not PurePosixPath(path).is_relative_to(DATA_PATH):
         raise Failure(f"the checkpoint {path} is not on the claim, which is mounted at {DATA_PATH}", Exit.REFUSED)
-    return Source(name, checkpoint_claim(run), path)
+    return Source(name, checkpoint_claim(run), path, image=trainer_image(run))
+
+
+def trainer_image(run: Object) -> str:
+    """Of its last pod; empty in the status of an older operator."""
+    trainer = (run.get("status", {}).get("components") or {}).get("trainer") or {}
+    return str(trainer.get("image", ""))
 
 
 def _show_place(options: argparse.Namespace, run: Object, source: Source) -> None:

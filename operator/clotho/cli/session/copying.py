@@ -34,11 +34,13 @@ class Source(NamedTuple):
     claim: str
     path: str
     without: tuple[str, ...] = ()
+    image: str = ""  # the trainer's, as the status has it
 
 
 async def copy(workspace: Workspace, source: Source, target: Path, image: str) -> dict[str, int]:
     """The copied files with their sizes. The pod is deleted in any case."""
     trainer = await _trainer_pod(workspace, source.run)
+    image = image or (source.image if trainer is None else "")
     if trainer is None and not image:
         raise Failure("the run has no trainer pod any more: name an image that has tar with --image", Exit.USAGE)
     name = f"{source.run[:40].rstrip('-')}-download-{uuid.uuid4().hex[:6]}"

@@ -1,4 +1,4 @@
-"""After completion a pod of its own turns the checkpoint into files for other programs. It cannot fail the run."""
+"""After the end a pod of its own turns the checkpoint into files for other programs. It cannot fail the run."""
 
 from datetime import datetime
 
@@ -38,7 +38,7 @@ class Exporting(Struct, frozen=True, kw_only=True):
 def export_weights(situation: Situation) -> Exporting:
     """One pod for these settings; other settings, set at any time, are another export."""
     run, asked = situation.run, situation.run.spec.export
-    if asked is None or run.status.phase != "Completed":
+    if asked is None or not run.status.is_finished:
         return Exporting(status=run.status.export)
     settings = fingerprint(asked)
     before = run.status.export
@@ -47,6 +47,8 @@ def export_weights(situation: Situation) -> Exporting:
     component = exporter_of(run, situation.observed, exporter_name(run.metadata, settings), forget=is_new)
     if status.is_over:
         return Exporting(status=status, component=component)
+    if run.status.phase != "Completed" and run.status.checkpoint is None:
+        return _failed(situation, status, component, "no checkpoint was written, so there is nothing to export")
     if not component.pods:
         return _begin(situation, status, component)
     pod = component.pods[0]

@@ -129,6 +129,7 @@ def _filled(record: Record, component: RunComponent, phase: Phase) -> Record:
         replicas=component.replicas,
         ready=component.ready,
         pod=component.pods[0].name if component.pods else "",
+        image=(component.pods[0].image if component.pods else "") or component.record.image,
     )
 
 

@@ -209,3 +209,24 @@ async def test_logs_are_a_file_for_each_pod(api: FakeApi, tmp_path: Path) -> Non
     api.texts[f"{PODS}/t/log"] = b"one\ntwo"
     assert await download.download(options("--what", "logs", "--to", str(tmp_path / "l")), api.workspace) == Exit.OK
     assert (tmp_path / "l" / "t.log").read_bytes() == b"one\ntwo\n"
+
+
+EXPORT = {"phase": "Completed", "folder": "export"}
+
+
+@pytest.mark.parametrize(
+    ("status", "path"), [({}, "/var/lib/clotho/checkpoints/step-9"), ({"export": EXPORT}, "/var/lib/clotho/export")]
+)
+def test_trainers_image_of_the_status_is_used_once_its_pod_is_gone(status: dict[str, Any], path: str) -> None:
+    components = {"trainer": {"name": "trainer", "state": "Stopped", "image": "trainer:1"}}
+    checkpoint = {"step": 9, "path": "/var/lib/clotho/checkpoints/step-9"}
+    run = {
+        "metadata": {"name": "r", "uid": "0123abcd-0000-4000-8000-000000000000", "namespace": "ns"},
+        "spec": {},
+        "status": {"components": components, "checkpoint": checkpoint, **status},
+    }
+    source = download.model_source(run)
+    assert (source.path, source.image) == (path, "trainer:1")
+    assert download.checkpoint_source(run).image == "trainer:1"
+    del components["trainer"]["image"]
+    assert download.model_source(run).image == ""

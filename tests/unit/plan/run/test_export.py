@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from clotho.plan.model import Probe
+from clotho.plan.settings import PlanSettings
 from clotho_contract.exports import ExportedFile, ExportOutcome, ExportProgress
+from clotho_contract.progress import CheckpointInfo
 from clotho_contract.termination import Termination, encode
 from unit.plan.kstatus import kstatus
 from unit.plan.run.world import World, running_world
@@ -27,6 +29,52 @@ def completed_world(export: dict[str, Any] | None = None, **changes: Any) -> Wor
         world.terminate()
     assert world.phase == "Completed"
     return world
+
+
+def ended_world(phase: str, *, checkpoint: bool = True, **changes: Any) -> World:
+    """Stopped, or failed at its deadline, perhaps with a checkpoint."""
+    world = running_world(deadlineSeconds=600, **changes)
+    saved = CheckpointInfo(step=10, path="/var/lib/clotho/checkpoints/step-10") if checkpoint else None
+    world.make_progress(12, checkpoint=saved)
+    world.settle()
+    if phase == "Stopped":
+        world.change_spec(stop=True)
+    else:
+        world.advance(601)
+    for _ in range(4):
+        world.settle()
+        world.terminate()
+    world.settle()
+    assert world.phase == phase
+    return world
+
+
+@pytest.mark.parametrize("phase", ["Stopped", "Failed"])
+def test_a_run_that_ended_early_is_exported_from_its_checkpoint(phase: str) -> None:
+    world = ended_world(phase)
+    assert world.now_status.export is None
+    world.change_spec(export={})
+    world.settle()
+    assert world.components().count("exporter") == 1
+    world.start_pod(world.named("exporter"))
+    finish(world)
+    assert world.now_status.export is not None
+    assert (world.now_status.export.phase, world.phase) == ("Completed", phase)
+
+
+def test_without_a_checkpoint_there_is_nothing_to_export() -> None:
+    world = ended_world("Stopped", checkpoint=False, export={})
+    assert world.now_status.export is not None
+    assert world.now_status.export.message == "No checkpoint was written, so there is nothing to export."
+    assert "exporter" not in world.components()
+
+
+def test_image_of_the_trainer_stays_in_status() -> None:
+    world = ended_world("Stopped")
+    assert world.now_status.components is not None
+    trainer = world.now_status.components.trainer
+    assert trainer is not None
+    assert (trainer.pod, trainer.image) == ("", PlanSettings().render.images.trainer)
 
 
 def finish(world: World) -> None:
