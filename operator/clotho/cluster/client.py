@@ -9,12 +9,22 @@ import msgspec
 
 from clotho.cluster.credentials import Credentials, CredentialsError
 from clotho.cluster.nesting import BARE, IN_LIST, bounded
-from clotho.cluster.outcomes import NoCredentials, Status, Transient, Unauthorized, Undecodable, from_answer
+from clotho.cluster.outcomes import (
+    Forbidden,
+    NoCredentials,
+    NotFound,
+    Status,
+    Transient,
+    Unauthorized,
+    Undecodable,
+    from_answer,
+)
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML: the server takes it under this name
 MERGE: Final = "application/merge-patch+json"
 CHANNELS: Final = "v4.channel.k8s.io"
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 T = TypeVar("T")
@@ -57,6 +67,16 @@ class ApiClient:
 
     async def get(self, path: str, answer: type[T], **params: str) -> T:
         return _decoded("get", path, await self._send("get", path, params=params), answer)
+
+    async def exists(self, path: str) -> bool:
+        """Without reading the contents; what may not be read is assumed to be there."""
+        try:
+            await self._send("get", path, accept=METADATA)
+        except NotFound:
+            return False
+        except Forbidden:
+            return True
+        return True
 
     async def list(self, path: str, answer: type[T], params: Mapping[str, str], *, only_metadata: bool = False) -> T:
         accept = METADATA_ONLY if only_metadata else JSON

@@ -1,5 +1,7 @@
 """Gathers what is known of one object of ours into what its planner reads."""
 
+import asyncio
+
 from clotho.api.environment import AnyEnvironment, Environment
 from clotho.api.inference_tests import AnyTest, InferenceTest
 from clotho.api.training_run import TrainingRun
@@ -13,8 +15,11 @@ from clotho.cluster.probe import Answers
 from clotho.cluster.store import AnyRun, Store, run_key
 from clotho.plan.environments import EnvironmentSeen
 from clotho.plan.inference_tests import TestSeen
-from clotho.plan.model import ObjectKey, Observed
+from clotho.plan.model import ObjectKey, Observed, Reference
+from clotho.plan.run.references import references
 from clotho.render.names import base_name
+
+_PLURALS = {"Secret": "secrets", "ConfigMap": "configmaps", "PersistentVolumeClaim": "persistentvolumeclaims"}
 
 
 class Observer:
@@ -42,15 +47,26 @@ class Observer:
             if run.status.observed_generation >= 0:  # an untouched run has none yet: save the question
                 await self._writer.refresh(key.namespace, ObjectKey("Secret", base_name(run.metadata)))
             self._secret_known.add(uid)
+        pods = self._store.pods_of(key, uid)
         return Observed(
-            pods=self._store.pods_of(key, uid),
+            pods=pods,
             objects=self._store.objects_of(key, uid),
             probes=self._answers.of(key),
             refused=self._writer.refusals(run),
             environments=self._catalogue(run),
+            missing=() if pods else await self._missing(run),
             policies=self._store.policies_in(key.namespace),
             runs_ahead=self.admissions.ahead_of(run),
         )
+
+    async def _missing(self, run: AnyRun) -> tuple[Reference, ...]:
+        """Only whether they exist: the contents of others' Secrets are not read."""
+        if not isinstance(run, TrainingRun) or run.status.is_finished or run.metadata.is_being_deleted:
+            return ()
+        named, namespace = references(run), run.metadata.namespace
+        paths = [f"/api/v1/namespaces/{namespace}/{_PLURALS[each.kind]}/{each.name}" for each in named]
+        found = await asyncio.gather(*map(self._client.exists, paths))
+        return tuple(each for each, is_there in zip(named, found, strict=True) if not is_there)
 
     def _catalogue(self, run: AnyRun) -> dict[str, AnyEnvironment]:
         if not isinstance(run, TrainingRun):

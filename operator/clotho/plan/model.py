@@ -88,6 +88,14 @@ class Probes(Struct, frozen=True, kw_only=True):
     inference: Probe[bool] | None = None  # GET trainer:8001/health: the answer is True
 
 
+class Reference(Struct, frozen=True):
+    """An object that a run names and that others make."""
+
+    kind: Literal["Secret", "ConfigMap", "PersistentVolumeClaim"]
+    name: str
+    field: str  # of the spec
+
+
 class Observed(Struct, frozen=True, kw_only=True):
     """All that is known of one run besides the TrainingRun itself.
 
@@ -97,6 +105,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     `refused` holds the last answer to a Create or Apply that was refused (422: permanent; 403 such as a quota: not), as
     long as the spec's generation is the same; retries with backoff are up to `cluster/`.
     `environments`: those of the catalogue that the run names.
+    `missing`: what the run names and the namespace does not have, as long as the run has no pods.
     `policies` are those of the run's namespace; where one of them limits active runs, queueing.py counts `runs_ahead`.
     """
 
@@ -105,6 +114,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     probes: Probes = Probes()
     refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
     environments: Mapping[str, AnyEnvironment] = field(default_factory=dict)
+    missing: tuple[Reference, ...] = ()
     policies: tuple[AnyPolicy, ...] = ()
     runs_ahead: int = 0
 

@@ -13,6 +13,8 @@ _IMAGE_ERRORS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
 _START_ERRORS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+IMAGE_PULL_FAILED: Final = "ImagePullFailed"
+PULL_MINUTES: Final = 10  # that a pod tries to pull its image before it is given up
 _STUCK_AFTER: Final = 60  # seconds beyond its grace period
 _SLOW_AFTER: Final = 30  # seconds on a node without volumes and network; pulling images comes later and is not meant
 
@@ -43,7 +45,7 @@ def pod_problem(title: str, pod: Pod, now: datetime, *, gpus: int = 0) -> Proble
         if waiting.reason in _IMAGE_ERRORS:
             words = f"the image {container.image} of {title} cannot be pulled ({waiting.reason}){detail}"
             return Problem(
-                reason="ImagePullFailed",
+                reason=IMAGE_PULL_FAILED,
                 message=sentence(words),
                 is_permanent=waiting.reason == "InvalidImageName",
             )
@@ -87,8 +89,15 @@ def _stuck(title: str, pod: Pod, now: datetime) -> Problem | None:
     return Problem(reason="PodStuck", message=message)
 
 
+def pull_deadline(pod: Pod) -> datetime | None:
+    """Counted from its node: waiting for one takes as long as it takes."""
+    bound = pod.condition("PodScheduled")
+    since = (bound.last_transition_time if bound is not None else None) or pod.metadata.creation_timestamp
+    return later(since, 60 * PULL_MINUTES) if since is not None and pod.status.phase == "Pending" else None
+
+
 def check_times(pod: Pod) -> tuple[datetime, ...]:
-    """When a pod that is terminating, or being prepared by its node, will have taken too long."""
+    """When a pod that is terminating, being prepared by its node or pulling its image will have taken too long."""
     end = pod.metadata.deletion_timestamp
-    times = (later(end, _STUCK_AFTER) if end is not None else None, _slow_at(pod))
+    times = (later(end, _STUCK_AFTER) if end is not None else None, _slow_at(pod), pull_deadline(pod))
     return tuple(time for time in times if time is not None)

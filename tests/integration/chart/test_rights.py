@@ -72,7 +72,7 @@ async def test_rights_are_exactly_what_is_used(
     entries = requests_of(control_plane.audit_log, installed.user)
     refused = {right(e) for e in entries if e["annotations"].get("authorization.k8s.io/decision") != "allow"}
     assert refused == set()
-    assert secrets_read(entries) <= {"q", "r", "not-there"}, "Secrets of others were read"
+    assert secrets_read(entries) <= {"q", "r", "hub", "not-there"}, "other Secrets were read"
     made_by_apply = {
         (*right(e)[:2], "create") for e in entries if e["verb"] == "patch" and e["responseStatus"]["code"] == 201
     }
@@ -95,6 +95,8 @@ async def use_every_feature(cluster: ClusterAccess, kubelet: FakeKubelet) -> Non
         "trainer": {"disruptionBudget": True},
         "restarts": {"backoffSeconds": 0},
     }
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}}
+    await cluster.client.create(cluster.folder("secrets"), secret, dict[str, Any])
     await cluster.create_run("r", **options)
     await cluster.until_phase("Running", "r")
     pod = next(p for p in await cluster.pods("r") if p["metadata"]["name"].endswith("-trainer"))

@@ -71,6 +71,13 @@ async def test_refusals_are_typed(server: Server) -> None:
     assert caught.value.retry_after == 5.0
 
 
+async def test_existence_is_asked_without_the_contents(server: Server) -> None:
+    server.answers = [web.json_response({}), refusal(404, "NotFound"), refusal(403, "Forbidden")]
+    async with client(server) as api:
+        assert [await api.exists("/x") for _ in range(3)] == [True, False, True]
+    assert all("as=PartialObjectMetadata;" in request.headers["Accept"] for request in server.requests)
+
+
 async def test_a_rotated_token_is_read_again(server: Server) -> None:
     tokens = ["old"]
     server.answers = [web.json_response({}), refusal(401, "Unauthorized"), web.json_response({})]

@@ -7,7 +7,14 @@ from typing import Final
 from clotho.api.names import TRAINER
 from clotho.api.phases import Phase
 from clotho.api.status import PodState
-from clotho.plan.pod_problems import Problem, check_times, pod_problem
+from clotho.plan.pod_problems import (
+    IMAGE_PULL_FAILED,
+    PULL_MINUTES,
+    Problem,
+    check_times,
+    pod_problem,
+    pull_deadline,
+)
 from clotho.plan.pods import Pod
 from clotho.plan.run.completion import has_trained_enough
 from clotho.plan.run.components import RunComponent, RunComponents
@@ -55,7 +62,17 @@ def _problems(situation: Situation) -> Iterator[Problem]:
         for pod in component.pods:
             gpus = situation.run.spec.trainer.gpus if component.kind == TRAINER else 0
             if found := pod_problem(component.title_of(pod), pod, situation.now, gpus=gpus):
-                yield found
+                yield _given_up(found, pod, situation)
+
+
+def _given_up(problem: Problem, pod: Pod, situation: Situation) -> Problem:
+    """A run that never ran does not hold its GPUs for an image that cannot be pulled; one that did waits longer."""
+    deadline = pull_deadline(pod)
+    is_new = situation.run.status.running_time is None
+    if problem.reason != IMAGE_PULL_FAILED or not is_new or deadline is None or situation.now < deadline:
+        return problem
+    message = f"{problem.message} It was tried for {PULL_MINUTES} minutes."
+    return Problem(reason=problem.reason, message=message, is_permanent=True)
 
 
 def next_check(situation: Situation) -> datetime | None:

@@ -23,6 +23,7 @@ from clotho.plan.run.gang import release_time
 from clotho.plan.run.health import live_phase, next_check, waiting_message, worst_problem
 from clotho.plan.run.policy import rule
 from clotho.plan.run.queueing import admit
+from clotho.plan.run.references import wait_for_references
 from clotho.plan.run.refusal import plan_refusal, refuse
 from clotho.plan.run.situation import Decision, Situation, fail
 from clotho.plan.run.stall import StallCheck, find_stall
@@ -108,8 +109,9 @@ def _decide_life(situation: Situation) -> Decision:
     deadline = deadline_of(situation.run)
     if wrong := _problems(situation):
         return msgspec.structs.replace(refuse(situation, "; ".join(wrong)), wake_at=deadline)
-    if waiting := wait_for_environments(situation) or admit(situation) or remember_environments(situation):
-        return waiting
+    for step in (wait_for_environments, wait_for_references, admit, remember_environments):
+        if waiting := step(situation):
+            return waiting
     accounting = account_for_failures(situation)
     if accounting.give_up:
         return fail(

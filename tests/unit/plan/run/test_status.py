@@ -173,6 +173,40 @@ def test_reasons_for_a_container_not_starting_are_in_status(reason: str, message
     assert words in world.now_status.message
 
 
+def test_a_new_run_fails_when_its_image_cannot_be_pulled_for_ten_minutes() -> None:
+    words = 'Back-off pulling image "registry/x:1": ErrImagePull: manifest unknown'
+    world = pending(**waiting("ImagePullBackOff", words))
+    wake_at = world.reconcile().wake_at
+    assert wake_at is not None
+    assert wake_at <= world.now + timedelta(minutes=10)
+    world.advance(590)
+    world.settle()
+    assert world.phase == "Starting"
+    world.advance(10)
+    world.settle()
+    assert world.phase == "Failed"
+    assert "manifest unknown. It was tried for 10 minutes." in world.now_status.message
+    for _ in range(4):
+        world.settle()
+        world.terminate()
+    assert world.pods == {}, "the GPU is free again"
+
+
+def test_a_run_that_has_trained_outlives_an_outage_of_the_registry() -> None:
+    world = running_world()
+    world.end_pod(world.named("trainer"), 137, container_reason="OOMKilled")
+    world.advance(60)
+    world.settle()
+    world.advance(60)
+    world.settle()
+    world.terminate()
+    world.settle()
+    world.pods[world.named("trainer")]["status"] |= waiting("ImagePullBackOff", "unavailable")
+    world.advance(3600)
+    world.settle()
+    assert world.phase == "Starting"
+
+
 def test_volumes_that_are_not_ready_are_named_after_a_while() -> None:
     world = World(minimal_spec())
     world.settle()

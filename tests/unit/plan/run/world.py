@@ -11,7 +11,19 @@ from clotho.api.names import COMPONENT_LABEL, FINGERPRINT_ANNOTATION
 from clotho.api.status import TrainingRunStatus
 from clotho.api.training_policy import AnyPolicy
 from clotho.api.training_run import TrainingRun, parse
-from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey, ObjectSeen, Observed, Plan, Probe, Probes
+from clotho.plan.model import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    ObjectKey,
+    ObjectSeen,
+    Observed,
+    Plan,
+    Probe,
+    Probes,
+    Reference,
+)
 from clotho.plan.pods import parse_pod
 from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
@@ -45,6 +57,7 @@ class World:
         self.environments: dict[str, AnyEnvironment] = {}
         self.policies: tuple[AnyPolicy, ...] = ()
         self.runs_ahead = 0
+        self.missing: tuple[Reference, ...] = ()
         self.is_deleted = False
         self.born = 0
         self.events: list[str] = []
@@ -77,6 +90,7 @@ class World:
             objects=dict(self.objects),
             probes=self.probes,
             environments=self.environments,
+            missing=self.missing,
             policies=self.policies,
             runs_ahead=self.runs_ahead,
         )
