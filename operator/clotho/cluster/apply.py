@@ -16,12 +16,13 @@ from clotho.cluster.client import APPLY, MERGE, ApiClient
 from clotho.cluster.kinds import RESOURCES, path_of
 from clotho.cluster.outcomes import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Transient, Undecodable
 from clotho.cluster.store import AnyOwner, Store, key_of
-from clotho.plan.model import Action, Apply, Create, Delete, Manifest, ObjectKey, Refusal
+from clotho.plan.model import Action, Apply, Create, Delete, Manifest, ObjectKey, Refusal, Validate
 from clotho.render.objects import ROLE_KEYS
 from clotho_contract.names import TOKEN_VARIABLE
 
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
+_NO_DRY_RUN = "does not support dry run"
 Body = dict[str, Any]
 
 
@@ -48,6 +49,7 @@ class Writer:
     def __init__(self, client: ApiClient, store: Store, may_write: Callable[[], bool]) -> None:
         self._client, self._store, self._may_write = client, store, may_write
         self._refused: dict[Key, tuple[str, int, dict[ObjectKey, Refusal]]] = {}  # with uid and generation
+        self._validated: dict[Key, tuple[str, int]] = {}  # uid and generation
         self._unknown: dict[Key, set[ObjectKey]] = {}  # writes that got no answer: read back before the next plan
 
     async def carry_out(self, owner: AnyOwner, actions: Iterable[Action]) -> None:
@@ -55,11 +57,18 @@ class Writer:
 
         A failure is raised once the requests beside it are answered, and ends it: no pod without its network policy.
         """
+        actions = tuple(actions)
         for _, group in itertools.groupby(actions, lambda action: (type(action) is Delete, action.key.kind == "Pod")):
             outcomes = await asyncio.gather(*(self._do(owner, action) for action in group), return_exceptions=True)
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
                     raise outcome
+        if any(isinstance(action, Validate) for action in actions):
+            self._validated[key_of(owner)] = (owner.metadata.uid, owner.metadata.generation)
+
+    def has_validated(self, owner: AnyOwner) -> bool:
+        """Whether the server accepted the pods of this generation in a dry run."""
+        return self._validated.get(key_of(owner)) == (owner.metadata.uid, owner.metadata.generation)
 
     def refusals(self, owner: AnyOwner) -> dict[ObjectKey, Refusal]:
         """What the server would not take; forgotten when the spec changes."""
@@ -68,6 +77,7 @@ class Writer:
 
     def forget(self, key: Key) -> None:
         self._refused.pop(key, None)
+        self._validated.pop(key, None)
         self._unknown.pop(key, None)
 
     async def write_status(self, owner: AnyOwner, status: Struct) -> AnyOwner:
@@ -136,6 +146,8 @@ class Writer:
                         force="true",
                     )
                     self._store.take_in(action.key.kind, answer)
+                case Validate():
+                    await self._validate(namespace, action)
                 case Delete():
                     await self._delete(namespace, action)
         except (Invalid, Forbidden) as error:
@@ -172,6 +184,14 @@ class Writer:
                 raise
             return
         self._store.take_in(action.key.kind, answer)
+
+    async def _validate(self, namespace: str, action: Validate) -> None:
+        folder, options = RESOURCES[action.key.kind].folder(namespace), {"dryRun": "All", "fieldValidation": "Strict"}
+        try:
+            await self._client.create(folder, action.manifest, Body, fieldManager=FIELD_MANAGER, **options)
+        except Invalid as error:
+            if _NO_DRY_RUN not in error.message:  # a webhook's; the pod is refused or accepted when it is made
+                raise
 
     async def _add_missing_tokens(self, path: str, keys: Sequence[str]) -> None:
         """A merge patch, because a later apply without them would remove keys that were applied."""

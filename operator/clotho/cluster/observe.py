@@ -54,6 +54,7 @@ class Observer:
             probes=self._answers.of(key),
             refused=self._writer.refusals(run),
             environments=self._catalogue(run),
+            is_unchecked=not pods and not self._writer.has_validated(run),
             missing=() if pods else await self._missing(run),
             policies=self._store.policies_in(key.namespace),
             runs_ahead=self.admissions.ahead_of(run),

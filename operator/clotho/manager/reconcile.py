@@ -21,7 +21,7 @@ from clotho.manager.dispatch import Result, log_failure
 from clotho.manager.metrics import Metrics
 from clotho.plan.environments import plan_environment
 from clotho.plan.inference_tests import plan_test
-from clotho.plan.model import RESTARTING, STALLED, Create, Event, Plan
+from clotho.plan.model import RESTARTING, STALLED, Create, Event, Plan, Validate
 from clotho.plan.run.deletion import plan_removal
 from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
@@ -143,8 +143,11 @@ class Reconciler:
 
 
 def _result(planned: Plan[Any]) -> Result:
-    """Planned again at once after a status write, and after a new Secret: tokens of older pods are void then."""
+    """Planned again at once after a status write, a dry run, and a new Secret: tokens of older pods are void then."""
     wake_at = planned.wake_at
     after = None if wake_at is None else max(0.0, (wake_at - datetime.now(UTC)).total_seconds())
-    has_new_secret = any(isinstance(action, Create) and action.key.kind == "Secret" for action in planned.actions)
-    return Result(requeue=planned.status is not None or has_new_secret, requeue_after=after)
+    changes_the_plan = any(
+        isinstance(action, Validate) or (isinstance(action, Create) and action.key.kind == "Secret")
+        for action in planned.actions
+    )
+    return Result(requeue=planned.status is not None or changes_the_plan, requeue_after=after)

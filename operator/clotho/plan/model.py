@@ -105,6 +105,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     `refused` holds the last answer to a Create or Apply that was refused (422: permanent; 403 such as a quota: not), as
     long as the spec's generation is the same; retries with backoff are up to `cluster/`.
     `environments`: those of the catalogue that the run names.
+    `is_unchecked`: the API server has not seen the pods of this generation of the spec yet, not even in a dry run.
     `missing`: what the run names and the namespace does not have, as long as the run has no pods.
     `policies` are those of the run's namespace; where one of them limits active runs, queueing.py counts `runs_ahead`.
     """
@@ -114,6 +115,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     probes: Probes = Probes()
     refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
     environments: Mapping[str, AnyEnvironment] = field(default_factory=dict)
+    is_unchecked: bool = False
     missing: tuple[Reference, ...] = ()
     policies: tuple[AnyPolicy, ...] = ()
     runs_ahead: int = 0
@@ -129,6 +131,13 @@ class Create(Struct, frozen=True, kw_only=True):
     key: ObjectKey
     manifest: Manifest
     random_keys: tuple[str, ...] = ()
+
+
+class Validate(Struct, frozen=True, kw_only=True):
+    """POST as a dry run that refuses unknown fields: nothing is made."""
+
+    key: ObjectKey
+    manifest: Manifest
 
 
 class Apply(Struct, frozen=True, kw_only=True):
@@ -148,7 +157,7 @@ class Delete(Struct, frozen=True, kw_only=True):
     grace_seconds: int | None = None
 
 
-Action = Create | Apply | Delete
+Action = Create | Apply | Delete | Validate
 
 
 def delete_pod(pod: Pod, grace_seconds: int | None = None) -> Delete:

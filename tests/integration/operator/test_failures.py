@@ -154,3 +154,14 @@ async def test_a_refusal_by_the_api_server_reaches_status(
     await cluster.until("telling", lambda r: "quota" in r.get("status", {}).get("message", ""), "u")
     await cluster.delete("resourcequotas", "small")
     await cluster.until_phase("Running", "u")
+
+
+async def test_a_misspelt_field_deep_in_a_template_is_refused_before_any_pod(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    misspelt = {"spec": {"containers": [{"name": "main", "resources": {"limts": {"memory": "1Gi"}}}]}}
+    await cluster.create_run("t", trainer={"template": misspelt})
+    run = await cluster.until("refused", lambda run: condition(run, "Accepted").get("status") == "False", "t")
+    assert "trainer.template: " in run["status"]["message"]
+    assert 'unknown field "spec.containers[0].resources.limts"' in run["status"]["message"]
+    assert await cluster.pods("t") == []

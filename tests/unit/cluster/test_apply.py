@@ -8,7 +8,7 @@ from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
 from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Transient
 from clotho.cluster.store import Store
-from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey
+from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey, Validate
 from clotho.render import objects
 from rig.fake_api import FakeApi
 from rig.objects import UID, a_run, pod_body, run_body
@@ -193,3 +193,30 @@ async def test_own_object_that_no_watch_selects_is_known_once_it_was_found() -> 
     rig.api.objects[POD_PATH] = pod_body("trainer", 8)
     await rig.do(create_pod())
     assert [pod.metadata.resource_version for pod in rig.store.pods_of(RUN, UID)] == ["8"]
+
+
+def validate_pod() -> Validate:
+    return Validate(key=POD, manifest=pod_body("trainer", 7))
+
+
+async def test_a_dry_run_is_remembered_and_makes_nothing() -> None:
+    rig = Rig()
+    assert not rig.writer.has_validated(a_run())
+    await rig.do(validate_pod())
+    assert rig.writer.has_validated(a_run())
+    assert len(rig.store.pods) == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "is_valid"), [("unknown field", False), ("admission webhook x does not support dry run", True)]
+)
+async def test_a_refused_dry_run_is_kept_unless_a_webhook_cannot_do_it(message: str, is_valid: bool) -> None:
+    rig = Rig()
+    rig.api.outcomes["create", "/api/v1/namespaces/ns/pods"] = Invalid("create pod", message, 400)
+    if is_valid:
+        await rig.do(validate_pod())
+    else:
+        with pytest.raises(Invalid):
+            await rig.do(validate_pod())
+    assert rig.writer.has_validated(a_run()) is is_valid
+    assert (POD in rig.writer.refusals(a_run())) is not is_valid

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -156,3 +156,13 @@ def _component(
         replaced=replaced,
         record=record,
     )
+
+
+def template_of(run: TrainingRun, component: RunComponent) -> tuple[str, dict[str, Any]]:
+    """With its place in the spec."""
+    if component.kind == API_SERVER:
+        return "apiServer.template", run.spec.api_server.template
+    if component.kind == TRAINER:
+        return "trainer.template", run.spec.trainer.template
+    found = next((each.template for each in run.spec.environments if each.name == component.name), {})
+    return f"environments.{component.name}.template", found

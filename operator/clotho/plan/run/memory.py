@@ -4,11 +4,10 @@ from typing import Any
 
 import msgspec
 
-from clotho.api.names import API_SERVER, TRAINER
 from clotho.api.training_run import TrainingRun
 from clotho.plan.failures import Failure, classify
 from clotho.plan.pods import Pod
-from clotho.plan.run.components import RunComponent
+from clotho.plan.run.components import RunComponent, template_of
 
 OOM_KILLED = "OOMKilled"
 
@@ -28,19 +27,10 @@ def memory_limit(run: TrainingRun, component: RunComponent, pod: Pod) -> str:
     ]
     limits = {each.name: each.resources.limits.get("memory") for each in pod.spec.containers if each.name in killed}
     name, limit = next(iter(limits.items()), ("", None))
-    where, template = _template(run, component)
+    where, template = template_of(run, component)
     if limit is None:
         return f"no limit of its own, so its node ran out; set one in {where}"
     return f"limit {limit}, set in {where}" if _sets_limit(template, name) else f"limit {limit}; raise it in {where}"
-
-
-def _template(run: TrainingRun, component: RunComponent) -> tuple[str, dict[str, Any]]:
-    if component.kind == API_SERVER:
-        return "apiServer.template", run.spec.api_server.template
-    if component.kind == TRAINER:
-        return "trainer.template", run.spec.trainer.template
-    found = next((each.template for each in run.spec.environments if each.name == component.name), {})
-    return f"environments.{component.name}.template", found
 
 
 def _sets_limit(template: dict[str, Any], container: str) -> bool:

@@ -31,6 +31,7 @@ from clotho.plan.run.startup import make_missing, remove_surplus, unrenderable_t
 from clotho.plan.run.status import compose, phase_events, write_time
 from clotho.plan.run.steering import raise_steps
 from clotho.plan.run.stop import stop_in_order, tidy_up
+from clotho.plan.run.strictness import check_templates
 from clotho.plan.run.suspend import resumed
 from clotho.plan.run.ttl import delete_run, expiry_of
 from clotho.plan.settings import PlanSettings
@@ -109,7 +110,7 @@ def _decide_life(situation: Situation) -> Decision:
     deadline = deadline_of(situation.run)
     if wrong := _problems(situation):
         return msgspec.structs.replace(refuse(situation, "; ".join(wrong)), wake_at=deadline)
-    for step in (wait_for_environments, wait_for_references, admit, remember_environments):
+    for step in (wait_for_environments, check_templates, wait_for_references, admit, remember_environments):
         if waiting := step(situation):
             return waiting
     accounting = account_for_failures(situation)

@@ -79,7 +79,7 @@ def _pods(situation: Situation) -> Iterator[Create]:
             environment = component.name if component.kind == ENVIRONMENT else ""
             key = ObjectKey("Pod", pod_name(situation.run.metadata, component.kind, environment, index))
             restarts = component.record.restarts + (gone if component.is_gang else max(0, count - expected))
-            yield Create(key=key, manifest=_render(situation, component, index, restarts))
+            yield Create(key=key, manifest=render_pod(situation, component, index, restarts))
 
 
 def _missing(situation: Situation, component: RunComponent) -> list[int]:
@@ -89,7 +89,7 @@ def _missing(situation: Situation, component: RunComponent) -> list[int]:
     return [index for index in range(component.replicas) if index not in taken]
 
 
-def _render(situation: Situation, component: RunComponent, index: int, restarts: int) -> Manifest:
+def render_pod(situation: Situation, component: RunComponent, index: int, restarts: int) -> Manifest:
     run, settings = situation.run, situation.settings.render
     if component.kind == API_SERVER:
         return pods.api_server_pod(run, settings, restarts)
@@ -109,7 +109,7 @@ def unrenderable_templates(situation: Situation) -> tuple[str, ...]:
 
 def _template_problem(situation: Situation, component: RunComponent) -> str:
     try:
-        _render(situation, component, 0, 0)
+        render_pod(situation, component, 0, 0)
     except TemplateError as error:
         return str(error)
     return ""
