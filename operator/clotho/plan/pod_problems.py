@@ -90,10 +90,12 @@ def _stuck(title: str, pod: Pod, now: datetime) -> Problem | None:
 
 
 def pull_deadline(pod: Pod) -> datetime | None:
-    """Counted from its node: waiting for one takes as long as it takes."""
+    """Of a pod whose image cannot be pulled, counted from when it got its node; None of all others."""
+    if not any(each.state.waiting and each.state.waiting.reason in _IMAGE_ERRORS for each in pod.containers):
+        return None
     bound = pod.condition("PodScheduled")
     since = (bound.last_transition_time if bound is not None else None) or pod.metadata.creation_timestamp
-    return later(since, 60 * PULL_MINUTES) if since is not None and pod.status.phase == "Pending" else None
+    return later(since, 60 * PULL_MINUTES) if since is not None else None
 
 
 def check_times(pod: Pod) -> tuple[datetime, ...]:
