@@ -211,9 +211,6 @@ async def test_logs_are_a_file_for_each_pod(api: FakeApi, tmp_path: Path) -> Non
     assert (tmp_path / "l" / "t.log").read_bytes() == b"one\ntwo\n"
 
 
-EXPORT = {"phase": "Completed", "folder": "export"}
-
-
 @pytest.mark.parametrize(
     ("status", "path"), [({}, "/var/lib/clotho/checkpoints/step-9"), ({"export": EXPORT}, "/var/lib/clotho/export")]
 )
