@@ -212,7 +212,7 @@ async def test_a_dry_run_is_remembered_and_makes_nothing() -> None:
 )
 async def test_a_refused_dry_run_is_kept_unless_a_webhook_cannot_do_it(message: str, is_valid: bool) -> None:
     rig = Rig()
-    rig.api.outcomes["create", "/api/v1/namespaces/ns/pods"] = Invalid("create pod", message, 400)
+    rig.api.refusals[CREATE_POD] = Invalid("create pod", message, 400)
     if is_valid:
         await rig.do(validate_pod())
     else:
