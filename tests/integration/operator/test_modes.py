@@ -13,6 +13,7 @@ FINISHED = {"state": "finished", "step": 100, "totalSteps": 100, "checkpoint": {
 async def test_an_inline_run_is_a_trainer_alone(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
+    await create_references(cluster)
     manifest = run_manifest("alone") | {"spec": CASES["inline"]}
     await cluster.client.create(cluster.folder("trainingruns"), manifest, dict)
     run = await cluster.until_phase("Running", "alone")
@@ -22,6 +23,19 @@ async def test_an_inline_run_is_a_trainer_alone(
     assert not await cluster.all("networkpolicies")
     kubelet.progress = FINISHED
     await cluster.until_phase("Completed", "alone")
+
+
+async def create_references(cluster: ClusterAccess) -> None:
+    """What the inline case names: pods are made once it exists."""
+    dataset = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "sums"}, "data": {"sums.jsonl": "{}"}}
+    code = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "our-code"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+    }
+    await cluster.client.create(cluster.folder("configmaps"), dataset, dict)
+    await cluster.client.create(cluster.folder("persistentvolumeclaims"), code, dict)
 
 
 async def test_the_weights_are_exported_after_the_end(
