@@ -13,7 +13,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     rule: str
     message: str = ""
     expression: str = ""  # a message that names the values; `message` is what remains when it fails
-    field: str = ""  # the field to blame, below where the rule stands
+    field: str = ""  # the field that is wrong, below where the rule stands
 
     def render(self) -> Schema:
         document = {"rule": self.rule, "message": self.message}

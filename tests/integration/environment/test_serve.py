@@ -116,12 +116,12 @@ async def test_a_stop_does_not_wait_for_rollouts_that_hang(tmp_path, api_server,
 
 @pytest.mark.parametrize("refusing", ["API server", "inference server"])
 async def test_a_refused_token_ends_at_once(tmp_path, api_server, inference, refusing):
-    guilty = api_server if refusing == "API server" else inference
-    guilty.troubles.append(web.json_response({"detail": "no"}, status=401))
+    server = api_server if refusing == "API server" else inference
+    server.troubles.append(web.json_response({"detail": "no"}, status=401))
     async with serve(tmp_path, api_server, inference, "letters", group_size=4) as running:
         code, reason, message = await ending(running)
     assert (code, reason) == (1, "Unauthorized")
-    assert message == f"the {refusing} at {guilty.url} refuses our token (401)"
+    assert message == f"the {refusing} at {server.url} refuses our token (401)"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ Account = tuple[RunComponent, list[Event], GiveUp | None]
 
 def account(situation: Situation, trainer: RunComponent) -> Account:
     """At most one incident an attempt."""
-    failures = sorted(_failures(situation, trainer), key=_guilt)
+    failures = sorted(_failures(situation, trainer), key=_likelier_cause_first)
     if _attempt(trainer) <= _gang(trainer).retired_attempt:
         return _corrected(situation, trainer, failures)
     failure = failures[0] if failures else _lost(situation, trainer)
@@ -60,7 +60,7 @@ def _was_asked_to_end(pod: Pod, failure: Failure) -> bool:
     return failure.exit_code == 0 and (pod.is_follower or has_stopped)
 
 
-def _guilt(failure: Failure) -> tuple[bool, bool, int]:
+def _likelier_cause_first(failure: Failure) -> tuple[bool, bool, int]:
     """Ranks that end because another one did are not the cause."""
     return not failure.is_permanent, failure.is_dependency, failure.pod.index
 

@@ -29,7 +29,7 @@ _NOT_READY: Final[dict[str, str]] = {
 class Cause(Struct, frozen=True, kw_only=True):
     name: str
     explanation: str
-    guilty: Component | None
+    component: Component | None  # that is restarted
 
 
 class StallCheck(Struct, frozen=True, kw_only=True):
@@ -84,33 +84,33 @@ def find_cause(situation: Situation) -> Cause:
     probes, components = situation.observed.probes, situation.components
     queue = probes.api_server.answer if probes.api_server else None
     if queue is not None and queue.storage_problem:
-        return Cause(name="APIServerVolumeFull", explanation=queue.storage_problem, guilty=API_SERVER)
+        return Cause(name="APIServerVolumeFull", explanation=queue.storage_problem, component=API_SERVER)
     for component in situation.components:
         if not component.is_ready:
             detail = unready_pods(situation, component)
             words = f"{component.title} is not ready" + (f" ({detail})" if detail else "")
-            return Cause(name=_NOT_READY[component.kind], explanation=words, guilty=component.kind)
+            return Cause(name=_NOT_READY[component.kind], explanation=words, component=component.kind)
     if problem := _silence(probes.api_server, components.api_server):
         words = f"the API server does not answer ({problem})"
-        return Cause(name="APIServerNotAnswering", explanation=words, guilty=API_SERVER)
+        return Cause(name="APIServerNotAnswering", explanation=words, component=API_SERVER)
     if problem := _silence(probes.trainer, components.trainer):
         words = f"the trainer does not answer ({problem})"
-        return Cause(name="TrainerHung", explanation=words, guilty=TRAINER)
+        return Cause(name="TrainerHung", explanation=words, component=TRAINER)
     if situation.run.spec.is_inline:
-        return Cause(name="TrainerHung", explanation="the trainer answers but makes no step", guilty=TRAINER)
+        return Cause(name="TrainerHung", explanation="the trainer answers but makes no step", component=TRAINER)
     if problem := _silence(probes.inference, components.trainer):
         words = f"the inference server does not answer ({problem})"
-        return Cause(name="InferenceNotAnswering", explanation=words, guilty=TRAINER)
+        return Cause(name="InferenceNotAnswering", explanation=words, component=TRAINER)
     if queue is None:
-        return Cause(name="Unknown", explanation="the API server has not been asked yet", guilty=None)
+        return Cause(name="Unknown", explanation="the API server has not been asked yet", component=None)
     if queue.batches_ready:
         words = f"the trainer hangs while {queue.batches_ready} complete batches wait for it"
-        return Cause(name="TrainerHung", explanation=words, guilty=TRAINER)
+        return Cause(name="TrainerHung", explanation=words, component=TRAINER)
     if queue.is_full:
         words = f"the API server is full with {queue.queue_groups} groups that do not make a batch"
-        return Cause(name="APIServerFull", explanation=words, guilty=API_SERVER)
+        return Cause(name="APIServerFull", explanation=words, component=API_SERVER)
     words = f"the environments are not producing ({queue.environments_connected} connected)"
-    return Cause(name="EnvironmentsNotProducing", explanation=words, guilty=ENVIRONMENT)
+    return Cause(name="EnvironmentsNotProducing", explanation=words, component=ENVIRONMENT)
 
 
 def _silence(probe: Probe[Any] | None, component: RunComponent) -> str:
@@ -120,12 +120,12 @@ def _silence(probe: Probe[Any] | None, component: RunComponent) -> str:
 
 
 def _with_restart(situation: Situation, found: StallCheck, cause: Cause) -> StallCheck:
-    """Enter the restart of the guilty into the record; they are deleted once that is stored."""
+    """Enter the restart of the pods that are the cause into the record; they are deleted once that is stored."""
     components, notices = found.components, list(found.notices)
     for component in components:
         changed = component
-        guilty = component.pods[: 1 if component.is_gang else None] if component.kind == cause.guilty else ()
-        for pod in guilty:
+        due = component.pods[: 1 if component.is_gang else None] if component.kind == cause.component else ()
+        for pod in due:
             failure = Failure(pod=pod, reason="Stalled", explanation=f"{component.title} caused a stall")
             decision = decide_restart(failure, changed.record, situation.run.spec.restarts, situation.moment)
             if isinstance(decision, GiveUp):
