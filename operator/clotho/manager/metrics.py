@@ -174,10 +174,7 @@ class Metrics:
             registry=registry,
         )
         self.notifications = Counter(
-            "clotho_notifications",
-            "Notifications to the webhook, by outcome: sent or failed.",
-            ("outcome",),
-            registry=registry,
+            "clotho_notifications", "Notifications by outcome: sent or failed.", ("outcome",), registry=registry
         )
         self.undecodable = Counter(
             "clotho_undecodable_objects",
