@@ -252,7 +252,13 @@ async def test_deeply_nested_bodies_are_refused(client: Client, path: str) -> No
         assert response.status == 400
     messages = f'{{"messages": [{{"role": "user", "content": "a", "more": {nested}}}]}}'
     async with client.post("/v1/chat/completions", data=messages, headers=BEARER) as response:
-        assert (response.status, (await response.json())["detail"]) == (400, "the body is nested too deeply")
+        assert (response.status, (await response.json())["detail"]) == (400, "JSON is nested too deeply")
+
+
+@pytest.mark.parametrize("path", ["/generate", "/v1/completions", "/v1/chat/completions"])
+async def test_bodies_that_are_not_utf8_are_refused(client: Client, path: str) -> None:
+    async with client.post(path, data=b'{"model": "\xff", "text": "\xff"}', headers=BEARER) as response:
+        assert (response.status, (await response.json())["detail"]) == (400, "JSON is not UTF-8: invalid start byte")
 
 
 async def test_text_parts_of_a_message_are_joined(client: Client) -> None:

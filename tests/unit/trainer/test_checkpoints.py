@@ -57,6 +57,11 @@ def test_a_crash_while_writing_keeps_the_previous_checkpoint(checkpoints: Checkp
         (lambda folder: (folder / "weights.bin").write_bytes(b"Weights" * 100), "was altered after it was written"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "its manifest is unreadable"),
         (lambda folder: (folder / "manifest.json").unlink(), "its manifest is unreadable"),
+        (lambda folder: (folder / "manifest.json").write_bytes(b'{"run": "\xff"}'), "its manifest is unreadable"),
+        (
+            lambda folder: (folder / "manifest.json").write_bytes(b'{"x": ' + b"[" * 10_000),
+            "its manifest is unreadable",
+        ),
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(

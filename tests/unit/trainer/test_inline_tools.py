@@ -132,10 +132,16 @@ def test_tool_calls_are_read(text: str, expected: list[Any]) -> None:
     assert parse(text) == expected
 
 
-def test_a_call_that_is_not_json_is_malformed() -> None:
-    (call,) = parse("<tool_call>add(1)</tool_call>")
+@pytest.mark.parametrize("body", ["add(1)", "[" * 10_000 + "]" * 10_000])
+def test_a_call_that_is_not_json_is_malformed(body: str) -> None:
+    (call,) = parse(f"<tool_call>{body}</tool_call>")
     assert isinstance(call, Malformed)
     assert call.problem.startswith("the tool call is not JSON")
+
+
+def test_arguments_nested_too_deeply_are_malformed() -> None:
+    (call,) = parse('<tool_call>{"name": "a", "arguments": "' + "[" * 10_000 + '"}</tool_call>')
+    assert call == Malformed("the arguments of a are not an object")
 
 
 def test_calls_and_thoughts_are_removed_from_the_text() -> None:

@@ -111,6 +111,12 @@ async def test_a_live_process_keeps_the_lock_though_its_heartbeat_stalls(tmp_pat
                 raise AssertionError("two runs hold the volume")
 
 
+async def test_a_damaged_file_is_no_holder(tmp_path: Path) -> None:
+    (tmp_path / "trainer.lock").write_bytes(b'{"run": "\xff", "name": "a"}')
+    async with held(tmp_path, SECOND, print, IMPATIENT):
+        pass
+
+
 async def test_a_released_lock_is_free(tmp_path: Path) -> None:
     async with held(tmp_path, FIRST, print):
         pass

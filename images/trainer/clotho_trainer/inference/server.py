@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
+from clotho_contract import untrusted
 from clotho_contract.access import is_accepted, presented_token
 from clotho_trainer.inference import answers, openai_routes, sglang_routes
 from clotho_trainer.inference.core.engine import EngineBusyError
@@ -113,8 +114,6 @@ def archive(tokenizer: Any) -> bytes:
 
 async def _read(request: web.Request, kind: type[Body]) -> Body:
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
+        return untrusted.decode(await request.read(), kind)
     except msgspec.MsgspecError as error:
         raise BadRequestError(str(error)) from error
-    except RecursionError as error:
-        raise BadRequestError("the body is nested too deeply") from error

@@ -44,7 +44,7 @@ def content_of(text: str) -> str:
 def _read(body: str) -> ToolCall | Malformed:
     try:
         call = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return Malformed(f"the tool call is not JSON: {error}")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return Malformed("a tool call is an object with name and arguments")
@@ -52,7 +52,7 @@ def _read(body: str) -> ToolCall | Malformed:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = None
     if not isinstance(arguments, dict):
         return Malformed(f"the arguments of {call['name']} are not an object")

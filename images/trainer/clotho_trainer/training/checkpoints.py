@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from clotho_contract import untrusted
 from clotho_contract.progress import CheckpointInfo
 from clotho_trainer.training.durable import digest, flush
 
@@ -140,7 +141,7 @@ def saved_in(folder: Path) -> Iterator[Saved]:
 def damage(path: Path, step: int) -> str | None:
     """What is wrong with the checkpoint, or None when every byte is as it was written."""
     try:
-        manifest = msgspec.json.decode((path / _MANIFEST).read_bytes(), type=Manifest)
+        manifest = untrusted.decode((path / _MANIFEST).read_bytes(), Manifest)
     except (OSError, msgspec.MsgspecError) as error:
         return f"its manifest is unreadable ({error})"
     if manifest.step != step:
@@ -159,10 +160,10 @@ def damage(path: Path, step: int) -> str | None:
 def _owner(path: Path) -> str | None:
     """The run that wrote it: by the manifest, else by the run's config beside it."""
     with suppress(OSError, msgspec.MsgspecError):
-        if run := msgspec.json.decode((path / _MANIFEST).read_bytes(), type=Manifest).run:
+        if run := untrusted.decode((path / _MANIFEST).read_bytes(), Manifest).run:
             return run
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((path / SUMMARY).read_bytes(), type=_Summary).config.run.id
+        return untrusted.decode((path / SUMMARY).read_bytes(), _Summary).config.run.id
     return None
 
 

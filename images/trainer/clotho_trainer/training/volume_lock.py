@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, structs
 
+from clotho_contract import untrusted
 from clotho_contract.config import RunIdentity
 from clotho_trainer.failures import TrainerError
 
@@ -121,7 +122,7 @@ def _lock(file: FileIO) -> bool:
 
 def _read(file: FileIO) -> Holder | None:
     try:
-        return msgspec.json.decode(os.pread(file.fileno(), _SIZE, 0), type=Holder)
+        return untrusted.decode(os.pread(file.fileno(), _SIZE, 0), Holder)
     except msgspec.MsgspecError:
         return None
 
