@@ -11,6 +11,8 @@ from clotho_api_server.state import disk
 from clotho_api_server.state import service as service_module
 from clotho_api_server.state.disk import RESERVE_BYTES, Disk
 
+ENVIRONMENT = {"max_token_length": 8, "desired_name": "e", "weight": 1.0, "group_size": 2}
+
 
 def group(mark: int) -> dict[str, object]:
     return {"tokens": [[mark]] * 2, "masks": [[mark]] * 2, "scores": [1.0, 0.0]}
@@ -35,6 +37,8 @@ async def test_the_queue_drains_although_the_volume_is_full(api, free: PropertyM
     refused = await api.post("/scored_data", group(2), status=503)
     assert "the API server's volume is full" in refused["detail"]
     lease = await api.post("/lease", {})
+    refused = await api.post("/register-env", ENVIRONMENT, status=503)
+    assert "the API server's volume is full" in refused["detail"], "the reserve is not for registrations without end"
     assert await api.post(f"/lease/{lease['lease_id']}/ack", {"step": 1}) == {"current_step": 1}
     free.return_value = 10 * RESERVE_BYTES
     await api.post("/scored_data", group(2))

@@ -15,7 +15,7 @@ PROBLEM: Final = (
 
 
 class VolumeFullError(StorageError):
-    """Groups are refused; leases and acknowledgements still work."""
+    """Groups and new environments are refused; leases and acknowledgements still work."""
 
 
 class Disk:

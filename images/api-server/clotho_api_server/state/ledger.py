@@ -129,6 +129,7 @@ class Ledger:
         if self._registration is None:
             raise ConflictError("no trainer is registered: POST /register first")
         check_divides("group_size", request.group_size, self._registration.batch_size)
+        self._segments.disk.check_room(0)  # environments may register without end
         namesakes = sum(env.asked.desired_name == request.desired_name for env in self._environments.values())
         env = Environment(len(self._environments), f"{request.desired_name}_{namesakes}", request, connected=True)
         self._db.execute(
