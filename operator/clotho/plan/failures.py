@@ -27,6 +27,7 @@ _INFRASTRUCTURE: Final = {
     "UnexpectedAdmissionError": "NotAdmitted",
 }
 DEPENDENCY: Final = "DependencyUnavailable"
+STEPS_RAISED: Final = "StepsRaised"
 _MESSAGE_LIMIT: Final = 500
 
 
@@ -41,6 +42,11 @@ class Failure(Struct, frozen=True, kw_only=True):
     @property
     def is_dependency(self) -> bool:
         return self.reason == DEPENDENCY
+
+    @property
+    def is_free_as_reported(self) -> bool:
+        """Outside the restart budget because of the pod's own report, which may be wrong: limited separately."""
+        return self.reason in (DEPENDENCY, STEPS_RAISED)
 
 
 def classify(title: str, pod: Pod) -> Failure:
@@ -67,7 +73,7 @@ def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminat
     step = f" at step {words.step}" if words and words.step is not None else ""
     if state.exit_code == 0 and words is not None and _reached_outdated_total(pod, words):
         explanation = f"{title}{where} ended{step}, the last one before training.steps was raised"
-        return Failure(pod=pod, reason="StepsRaised", explanation=explanation, exit_code=0, is_infrastructure=True)
+        return Failure(pod=pod, reason=STEPS_RAISED, explanation=explanation, exit_code=0, is_infrastructure=True)
     if state.exit_code == 0:
         explanation = f"{title}{where} ended{step} before the run was done (exit code 0)"
         return Failure(pod=pod, reason="EndedEarly", explanation=explanation, exit_code=0)

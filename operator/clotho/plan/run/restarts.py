@@ -34,21 +34,21 @@ class GiveUp(Struct, frozen=True):
 def decide_restart(failure: Failure, record: ComponentStatus, budget: Restarts, now: datetime) -> RestartAt | GiveUp:
     if failure.is_permanent:
         return GiveUp(failure.reason, failure.explanation)
-    if failure.is_infrastructure and not failure.is_dependency:
+    if failure.is_infrastructure and not failure.is_free_as_reported:
         last = record.last_exit.time if record.last_exit else None
         is_repeated = last is not None and now - last < _FREE_RESTART_SPACING
         return RestartAt(later(now, budget.backoff_seconds if is_repeated else 0), is_counted=False)
     if record.retries:  # several replicas that fall together are one incident
         return RestartAt(max(retry.at for retry in record.retries), is_counted=False)
-    if failure.is_dependency:
-        return _wait_for_dependency(failure, record, budget, now)
+    if failure.is_free_as_reported:
+        return _restart_ever_more_slowly(failure, record, budget, now)
     if record.failures >= budget.limit:
         used = f"all {budget.limit} restarts are used" if budget.limit else "restarts.limit is 0"
         return GiveUp(failure.reason, f"{failure.explanation}; {used}")
     return RestartAt(later(now, backoff(record.failures, budget.backoff_seconds, failure.pod.uid)), is_counted=True)
 
 
-def _wait_for_dependency(
+def _restart_ever_more_slowly(
     failure: Failure, record: ComponentStatus, budget: Restarts, now: datetime
 ) -> RestartAt | GiveUp:
     """Not the component's fault and so outside its budget, but not for ever: first at once, then ever more slowly."""
@@ -104,6 +104,6 @@ def retire(component: RunComponent, attempt: int, retry_at: datetime, releases: 
 
 def _dependency_count(component: RunComponent, failure: Failure) -> int:
     """Replicas that end together count once."""
-    if not failure.is_dependency or component.record.retries:
+    if not failure.is_free_as_reported or component.record.retries:
         return component.record.dependency_failures
     return dependency_failures(component.record, failure.pod) + 1

@@ -137,26 +137,31 @@ DEPENDENCY = Failure(
 )
 
 
-def wait_before(failures: int) -> float:
+RAISED = msgspec.structs.replace(DEPENDENCY, reason="StepsRaised", explanation="environment letters ended", exit_code=0)
+
+
+def wait_before(failed: Failure, failures: int) -> float:
     record = ComponentStatus(name="trainer", state="Failed", dependency_failures=failures)
-    decision = decide_restart(DEPENDENCY, record, Restarts(limit=0, backoff_seconds=10), START)
+    decision = decide_restart(failed, record, Restarts(limit=0, backoff_seconds=10), START)
     assert isinstance(decision, RestartAt)
     assert not decision.is_counted
     return (decision.at - START).total_seconds()
 
 
-def test_waiting_for_a_dependency_grows_and_is_outside_the_budget_of_restarts() -> None:
-    delays = [wait_before(failures) for failures in range(DEPENDENCY_LIMIT)]
+@pytest.mark.parametrize("failed", [DEPENDENCY, RAISED])
+def test_waiting_grows_and_is_outside_the_budget_of_restarts(failed: Failure) -> None:
+    delays = [wait_before(failed, failures) for failures in range(DEPENDENCY_LIMIT)]
     assert delays[0] == 0
     assert 9 <= delays[1] <= 11
     assert delays[1:8] == sorted(delays[1:8])
-    assert sum(delays) > 3600, "a dependency gets time to come back"
+    assert sum(delays) > 3600, "what is missing gets time to come back"
 
 
-def test_waits_for_a_dependency_are_limited() -> None:
+@pytest.mark.parametrize("failed", [DEPENDENCY, RAISED])
+def test_restarts_that_a_pod_reports_as_free_are_limited(failed: Failure) -> None:
     record = ComponentStatus(name="trainer", state="Failed", dependency_failures=DEPENDENCY_LIMIT)
-    decision = decide_restart(DEPENDENCY, record, Restarts(), START)
-    assert decision == GiveUp("DependencyUnavailable", f"{DEPENDENCY.explanation}; 20 restarts in a row did not help")
+    decision = decide_restart(failed, record, Restarts(), START)
+    assert decision == GiveUp(failed.reason, f"{failed.explanation}; 20 restarts in a row did not help")
 
 
 def test_restarts_for_a_dependency_in_a_row_are_counted_until_a_pod_lasts() -> None:
