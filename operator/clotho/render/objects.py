@@ -44,6 +44,8 @@ def service(run: TrainingRun) -> Manifest:
         "kind": "Service",
         "metadata": object_metadata(run.metadata, base_name(run.metadata)),
         "spec": {
+            "type": "ClusterIP",
+            "externalName": "",  # the two make an edit to another type repairable
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": selector(run.metadata, **{SERVING_LABEL: "true"}),
