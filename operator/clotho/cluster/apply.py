@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from clotho.api.names import API_VERSION, FIELD_MANAGER, UID_LABEL
+from clotho.api.names import API_VERSION, FIELD_MANAGER, OWNER_LABELS, UID_LABEL
 from clotho.cluster.cache import Key
 from clotho.cluster.client import APPLY, MERGE, ApiClient
 from clotho.cluster.kinds import RESOURCES, path_of
@@ -180,7 +180,7 @@ class Writer:
             answer = await self._client.create(folder, _with_tokens(action), Body, fieldManager=FIELD_MANAGER)
         except AlreadyExists:
             found = await self.refresh(namespace, action.key)
-            if found is None or found["metadata"].get("labels", {}).get(UID_LABEL) != owner.metadata.uid:
+            if found is None or not _is_of(found, owner):
                 raise
             return
         self._store.take_in(action.key.kind, answer)
@@ -221,6 +221,12 @@ class Writer:
     def _check(self) -> None:
         if not self._may_write():
             raise NotLeader("the lease is not held")
+
+
+def _is_of(found: Body, owner: AnyOwner) -> bool:
+    """By the labels that the caches go by."""
+    labels: Mapping[str, str] = found["metadata"].get("labels", {})
+    return labels.get(UID_LABEL) == owner.metadata.uid and labels.get(OWNER_LABELS[owner.kind]) == owner.metadata.name
 
 
 def _with_tokens(action: Create) -> Manifest:

@@ -63,8 +63,11 @@ class Cache(Generic[T]):
         if known is not None and not _is_newer(metadata, known.metadata):
             return False
         self._gone.pop(metadata.uid, None)
+        run = self._owner(metadata)
+        if known is not None and self._owner(known.metadata) != run:
+            self._unlink(identity, known)
         self._objects[identity] = item
-        if (run := self._owner(metadata)) is not None:
+        if run is not None:
             self._by_owner.setdefault(run, {})[identity] = item
         return True
 
@@ -87,12 +90,15 @@ class Cache(Generic[T]):
         if known is None or known.metadata.uid != metadata.uid:
             return False
         del self._objects[identity]
+        self._unlink(identity, known)
+        return True
+
+    def _unlink(self, identity: _Identity, known: T) -> None:
         run = self._owner(known.metadata)
         if run is not None and run in self._by_owner:
             self._by_owner[run].pop(identity, None)
             if not self._by_owner[run]:
                 del self._by_owner[run]
-        return True
 
     def absent_from(self, listed: Iterable[Metadata], list_version: int) -> list[T]:
         """What the cluster no longer has, by a list taken at that version; a watch may have missed the deletions."""

@@ -101,6 +101,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._known: dict[Key, Probes] = {}
+        self.unprobed: set[Key] = set()  # runs whose rounds ended because there was no pod to probe
 
     def of(self, key: Key) -> Probes:
         return self._known.get(key, Probes())
@@ -117,9 +118,11 @@ class Answers:
 
     def forget(self, key: Key) -> None:
         self._known.pop(key, None)
+        self.unprobed.discard(key)
 
     def forget_all(self) -> None:
         self._known.clear()
+        self.unprobed.clear()
 
 
 def operator_token(store: Store, key: Key) -> str | None:
@@ -127,7 +130,7 @@ def operator_token(store: Store, key: Key) -> str | None:
     run = store.run(key)
     secret = store.secret_of(key, run.metadata.uid) if run is not None else None
     encoded = (secret.data.operator_token or secret.data.shared_token) if secret else None
-    return base64.b64decode(encoded).decode() if encoded else None
+    return base64.b64decode(encoded).decode(errors="replace") if encoded else None  # a hand edit may be binary
 
 
 class Prober:
@@ -137,14 +140,14 @@ class Prober:
         self._store, self._answers, self._times, self._on_failure = store, answers, times, on_failure
 
     def has_unprobed_pod(self, key: Key) -> bool:
-        """Whether a trainer, or an exporter, is up that was never probed."""
+        """Whether a trainer, or an exporter, is up that was never probed, or not since it came back."""
         run = self._store.run(key)
         if not isinstance(run, TrainingRun) or not _may_speak(run):
             return False
         pods, known = self._store.pods_of(key, run.metadata.uid), self._answers.of(key)
         is_over = run.status.is_finished
         pod, last = (_only(pods, EXPORTER), known.exporter) if is_over else (_only(pods, TRAINER), known.trainer)
-        return pod is not None and (last is None or last.pod_uid != pod.uid)
+        return pod is not None and (key in self._answers.unprobed or last is None or last.pod_uid != pod.uid)
 
     async def probe(self, key: Key, now: datetime) -> tuple[bool, float | None]:
         """One round: whether the answers have something new, and when to probe again."""
@@ -160,7 +163,9 @@ class Prober:
         pods = self._store.pods_of(key, run.metadata.uid)
         due = questions(run, pods, before, now)
         if not due:
-            return False, None  # the next pod that was never probed starts the rounds again
+            self._answers.unprobed.add(key)
+            return False, None  # the next pod starts the rounds again, also one that lost its labels for a while
+        self._answers.unprobed.discard(key)
         for question in due:
             after = msgspec.structs.replace(after, **{question.target: await self._ask(key, run, question)})
         if self._answers.of(key) == before:  # else its termination message has arrived meanwhile

@@ -148,9 +148,11 @@ class Store:
         if is_deleted:
             self.forget(kind, msgspec.convert(head, Metadata))
         elif not cache.has(head.get("namespace", ""), head["name"], head["resourceVersion"]):
-            item = decode(kind, body)
+            item, before = decode(kind, body), cache.get(head.get("namespace", ""), head["name"])
             if cache.observe(item):
                 self.announce(kind, item.metadata)
+                if before is not None and owner(before.metadata) != owner(item.metadata):
+                    self.announce(kind, before.metadata)  # it lost the object: the label was edited
 
     def _note_termination(self, body: Mapping[str, Any]) -> None:
         """A pod may end and vanish between two reconciles: its termination message must not vanish with it."""

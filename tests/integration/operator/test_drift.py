@@ -26,6 +26,31 @@ async def test_pod_whose_managed_by_label_was_removed_and_restored_is_recognised
     assert (await cluster.get("pods", name))["metadata"]["uid"] == trainer["metadata"]["uid"]
 
 
+async def test_pod_whose_owner_label_was_changed_and_restored_is_probed_again(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await cluster.create_run("r")
+    run = await cluster.until_phase("Running", "r")
+    (trainer,) = [pod for pod in await cluster.pods("r") if component(pod) == "trainer"]
+    name = trainer["metadata"]["name"]
+    await cluster.patch("pods", name, OTHER_OWNER)
+    await cluster.until_phase("Starting", "r")
+    await cluster.patch("pods", name, {"metadata": {"labels": {"clotho.dev/owner-uid": run["metadata"]["uid"]}}})
+    kubelet.progress |= {"step": 5}
+    await cluster.until("at step 5", lambda r: r["status"].get("progress", {}).get("step") == 5, "r")
+
+
+async def test_deleted_pod_is_replaced_although_its_run_label_was_removed(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await cluster.create_run("r")
+    await cluster.until_phase("Running", "r")
+    (trainer,) = [pod for pod in await cluster.pods("r") if component(pod) == "trainer"]
+    await cluster.patch("pods", trainer["metadata"]["name"], {"metadata": {"labels": {"clotho.dev/run": None}}})
+    await cluster.delete("pods", trainer["metadata"]["name"], gracePeriodSeconds=0)
+    await cluster.until_pods("replaced", lambda pods: any(component(pod) == "trainer" for pod in pods), "r")
+
+
 def own_fields(body: Body) -> Body:
     """What the operator has rendered, without what the server and others have added."""
     return {"labels": body["metadata"]["labels"], "spec": body["spec"]}
@@ -40,6 +65,16 @@ NO_LABEL = {"metadata": {"labels": {LABEL: None}}}
 OTHER_OWNER = {"metadata": {"labels": {"clotho.dev/owner-uid": "another"}}}
 
 
+OTHER_RUN = {"metadata": {"labels": {"clotho.dev/run": "another"}}}
+OTHER_HOST = {
+    "spec": {
+        "type": "ExternalName",
+        "externalName": "another.example",
+        **dict.fromkeys(("clusterIP", "clusterIPs", "selector", "ports")),
+    }
+}
+
+
 @pytest.mark.parametrize(
     ("plural", "change"),
     [
@@ -48,8 +83,10 @@ OTHER_OWNER = {"metadata": {"labels": {"clotho.dev/owner-uid": "another"}}}
         ("networkpolicies", INGRESS_ONLY),
         ("networkpolicies", NO_LABEL),
         ("networkpolicies", OTHER_OWNER),
+        ("networkpolicies", OTHER_RUN),
         ("services", OTHER_PODS),
         ("services", OTHER_PORT),
+        ("services", OTHER_HOST),
         ("services", NO_LABEL),
     ],
 )

@@ -72,10 +72,11 @@ async def test_our_own_earlier_creation_counts_as_success() -> None:
     assert [pod.metadata.resource_version for pod in rig.store.pods_of(RUN, UID)] == ["9"]
 
 
-async def test_a_name_taken_by_another_run_is_an_error() -> None:
+@pytest.mark.parametrize("label", ["clotho.dev/owner-uid", "clotho.dev/run"])
+async def test_a_name_taken_by_another_run_is_an_error(label: str) -> None:
     rig = Rig()
     foreign = pod_body("trainer", 9)
-    foreign["metadata"]["labels"]["clotho.dev/owner-uid"] = "another"
+    foreign["metadata"]["labels"][label] = "another"
     rig.api.objects[POD_PATH] = foreign
     with pytest.raises(AlreadyExists):
         await rig.do(create_pod())

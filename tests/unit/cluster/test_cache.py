@@ -86,6 +86,14 @@ def test_a_list_uncovers_deletions_that_the_watch_missed() -> None:
     assert [t.metadata.name for t in absent] == ["lost"]
 
 
+def test_object_whose_label_names_another_owner_leaves_the_first() -> None:
+    seen = cache()
+    seen.observe(thing(1))
+    assert seen.observe(thing(2, run="other"))
+    assert list(seen.belonging_to(RUN)) == []
+    assert [t.metadata.resource_version for t in seen.belonging_to(Key("ns", "other"))] == ["2"]
+
+
 def test_runs_are_kept_apart() -> None:
     seen = cache()
     seen.observe(thing(1, name="a", uid="1", run="r"))

@@ -4,12 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from clotho.cluster.probe import ProbeTimes, pause, questions, queue_status
+from clotho.cluster.cache import Key
+from clotho.cluster.probe import Answers, Prober, ProbeTimes, operator_token, pause, questions, queue_status
+from clotho.cluster.store import Store
 from clotho.plan.model import Probe, Probes
 from clotho.plan.pods import parse_pod
 from clotho_contract.api_protocol import ApiStatus, ConnectedEnvironment
 from clotho_contract.progress import Progress
-from rig.objects import a_pod, a_run, pod_body
+from rig.objects import UID, a_pod, a_run, pod_body, run_body
 
 NOW = datetime(2026, 11, 15, 13, 0, tzinfo=UTC)
 PODS = (a_pod("trainer"), a_pod("api-server"), a_pod("environment"))
@@ -108,3 +110,30 @@ def test_batches_that_wait_for_the_trainer_include_leased_ones() -> None:
     )
     status = queue_status(answer, batch_size=8)
     assert (status.batches_ready, status.is_full, status.environments_connected) == (3, True, 2)
+
+
+RUN = Key("ns", "r")
+
+
+async def test_a_pod_that_was_not_found_for_a_while_is_probed_again() -> None:
+    """Its labels were changed by hand and restored."""
+    store, answers = Store(), Answers()
+    prober = Prober(store, answers, TIMES, lambda _: None)
+    store.handle_event("TrainingRun", False, run_body(status={"phase": "Running"}))
+    answers.keep(RUN, trainer_reported(NOW))
+    changed = pod_body("trainer", 5)
+    changed["metadata"]["labels"]["clotho.dev/owner-uid"] = "another"
+    store.handle_event("Pod", False, changed)
+    assert await prober.probe(RUN, NOW) == (False, None)
+    assert not prober.has_unprobed_pod(RUN)
+    store.handle_event("Pod", False, pod_body("trainer", 6))
+    assert prober.has_unprobed_pod(RUN)
+
+
+def test_a_token_that_is_not_text_is_sent_as_a_wrong_one() -> None:
+    store = Store()
+    store.handle_event("TrainingRun", False, run_body())
+    labels = {"clotho.dev/run": "r", "clotho.dev/owner-uid": UID}
+    metadata = {"name": "r", "namespace": "ns", "uid": "s", "resourceVersion": "1", "labels": labels}
+    store.take_in("Secret", {"metadata": metadata, "data": {"CLOTHO_OPERATOR_TOKEN": "//4="}})
+    assert operator_token(store, RUN) == "\ufffd\ufffd"

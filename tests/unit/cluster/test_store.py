@@ -58,6 +58,17 @@ def test_pod_whose_label_was_removed_and_put_back_is_known_again() -> None:
     assert heard == [RUN, RUN, RUN]
 
 
+@pytest.mark.parametrize("labels", [{}, {RUN_LABEL: "other"}])
+def test_run_whose_pod_lost_its_label_is_announced(labels: dict[str, str]) -> None:
+    seen, heard = store()
+    seen.handle_event("Pod", False, pod_body("trainer", 5))
+    body = pod_body("trainer", 6)
+    body["metadata"]["labels"] = labels
+    seen.handle_event("Pod", False, body)
+    assert heard == [RUN, *(Key("ns", name) for name in labels.values()), RUN]
+    assert seen.pods_of(RUN, UID) == ()
+
+
 def test_objects_of_an_earlier_run_of_the_same_name_are_ignored() -> None:
     seen, _ = store()
     body = pod_body("trainer")
