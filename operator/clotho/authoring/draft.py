@@ -188,5 +188,5 @@ def _as_meant(wanted: ConfigField, value: Any) -> Any:
         return value
     try:
         return msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return value

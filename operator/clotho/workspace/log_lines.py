@@ -32,7 +32,7 @@ def _entry(line: str) -> dict[str, Any] | None:
         return None
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) and {"time", "level", "message"} <= entry.keys() else None
 

@@ -93,6 +93,8 @@ def test_unknown_names_are_accepted_where_described_fields_were_omitted() -> Non
 def test_numbers_as_text_are_understood_where_text_cannot_be_meant() -> None:
     assert draft().edit("group_size", "32").config == {"group_size": 32}
     assert value_in(draft().edit("model.name", "7").spec, "model.name") == "7"
+    with pytest.raises(RefusedEditError):
+        draft().edit("group_size", "[" * 10_000)
 
 
 def test_locked_fields_are_refused_with_their_value_and_may_be_left_out() -> None:

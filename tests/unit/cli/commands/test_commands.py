@@ -18,6 +18,7 @@ from clotho.cli.commands import check, environments, inference_tests, logs, mcp,
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.connection import explain
 from clotho.cluster.outcomes import Forbidden, Invalid, NotFound, Transient, Unauthorized
+from clotho.workspace import log_lines
 from rig.fake_api import NAMESPACE, READY, FakeApi, described
 
 RUN = {
@@ -357,6 +358,12 @@ async def test_log_lines_name_their_component_without_control_characters(
     assert await logs.logs(options("run", "logs", "mine"), api.workspace) == Exit.OK
     printed = capsys.readouterr().out.splitlines()
     assert printed == ["trainer  one", "trainer  two \ufffd[2J", "echo-1  one", "echo-1  two \ufffd[2J"]
+
+
+@pytest.mark.parametrize("line", ['{"message": ' + "[" * 10_000, "{"])
+def test_log_lines_that_cannot_be_decoded_are_shown_as_they_are(line: str) -> None:
+    assert log_lines.readable(line) == [line]
+    assert msgspec.json.decode(log_lines.as_json("trainer", line)) == {"component": "trainer", "message": line}
 
 
 async def test_check_lists_what_is_missing_and_how_to_get_it(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
