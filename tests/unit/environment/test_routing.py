@@ -1,6 +1,11 @@
 """Requests are spread over the ranks of the trainer, away from those that do not answer."""
 
+import heapq
+import random
 from collections import Counter
+from contextlib import ExitStack
+
+import pytest
 
 from clotho_environment.sdk.routing import PAUSE_SECONDS, Affinity, Routes, Server
 
@@ -32,6 +37,33 @@ def test_requests_one_after_the_other_are_shared_equally() -> None:
         with spread.taken(8) as server:
             served[server.url] += 8
     assert set(served.values()) == {80}
+
+
+def served_shares(slowness: tuple[float, ...]) -> list[float]:
+    """The share of each server after 400 requests of eight, twelve at a time, each taking about a second."""
+    spread, clock = routes(len(slowness))
+    durations = random.Random(1)  # noqa: S311
+    served: Counter[str] = Counter()
+    running: list[tuple[float, int, ExitStack]] = []
+    for request in range(400):
+        if len(running) == 12:
+            clock.now, _, finished = heapq.heappop(running)
+            finished.close()
+        slot = ExitStack()
+        server = slot.enter_context(spread.taken(8))
+        served[server.url] += 8
+        seconds = durations.uniform(0.5, 1.5) * slowness[spread.servers.index(server)]
+        heapq.heappush(running, (clock.now + seconds, request, slot))
+    return [served[server.url] / served.total() for server in spread.servers]
+
+
+def test_servers_of_equal_speed_get_equal_shares() -> None:
+    assert served_shares((1.0, 1.0, 1.0)) == pytest.approx([1 / 3] * 3, rel=0.1)
+
+
+def test_slow_server_gets_less() -> None:
+    slow, *others = served_shares((3.0, 1.0, 1.0))
+    assert slow < 0.6 * min(others)
 
 
 def test_conversation_stays_on_its_server_until_that_fails() -> None:
