@@ -23,7 +23,7 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Engine:
-    """Time is told from outside: `advance` first, then the change.
+    """The caller keeps the time: `advance` first, then the change.
 
     Prefill and HTTP are debts of time that are paid before the rows advance.
     """

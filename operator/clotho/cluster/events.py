@@ -1,11 +1,11 @@
 """Kubernetes Events about our objects: what `kubectl describe` shows. Best effort; a lost Event is no failure."""
 
-import asyncio
 import logging
 from datetime import UTC, datetime
 from typing import Any
 
 from clotho.api.names import API_VERSION, FIELD_MANAGER
+from clotho.cluster.background import Background
 from clotho.cluster.client import ApiClient
 from clotho.cluster.store import AnyOwner
 from clotho.plan.model import Event
@@ -19,16 +19,13 @@ class EventPoster:
 
     def __init__(self, client: ApiClient, instance: str) -> None:
         self._client, self._instance = client, instance
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def post(self, about: AnyOwner, event: Event) -> None:
-        task = asyncio.create_task(self._post(about, event))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.start(self._post(about, event))
 
     async def drain(self, seconds: float) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+        await self._background.drain(seconds)
 
     async def _post(self, about: AnyOwner, event: Event) -> None:
         namespace = about.metadata.namespace

@@ -3,7 +3,6 @@
 Best effort, and at most once for each transition: a status is written once, and nothing is sent a second time.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final, Literal
 import aiohttp
 
 from clotho.api.names import KIND
+from clotho.cluster.background import Background
 from clotho.cluster.store import AnyOwner
 from clotho.plan.model import STALLED, Event
 
@@ -30,24 +30,21 @@ class Notifier:
 
     def __init__(self, url_file: str, on_outcome: Callable[[Outcome], None]) -> None:
         self._file, self._on_outcome = url_file, on_outcome
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def announce(self, about: AnyOwner, event: Event) -> None:
         """Returns at once."""
         if not self._file or about.kind != KIND or event.reason not in _WORDS:
             return
         name = f"{about.metadata.namespace}/{about.metadata.name}"
-        if len(self._tasks) >= LONGEST_QUEUE:
+        if len(self._background) >= LONGEST_QUEUE:
             self._report(name, f"{LONGEST_QUEUE} others are still being sent")
             return
         text = f"Training run {name} {_WORDS[event.reason]}: {event.message}"
-        task = asyncio.create_task(self._post(name, text))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.start(self._post(name, text))
 
     async def drain(self, seconds: float) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+        await self._background.drain(seconds)
 
     async def _post(self, name: str, text: str) -> None:
         try:

@@ -1,11 +1,11 @@
 """Sends a changed number of steps to running trainers, in the background: no reconcile waits for a trainer."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
+from clotho.cluster.background import Background
 from clotho.cluster.cache import Key
 from clotho.cluster.pod_http import ProbeFailed, http_put
 from clotho.plan.model import SetSteps
@@ -24,7 +24,7 @@ class Steering:
     ) -> None:
         self._token, self._timeout, self._on_sent = token, timeout_seconds, on_sent
         self._tried: dict[Key, tuple[SetSteps, float]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def send(self, key: Key, change: SetSteps) -> None:
         """Planned again with every reconcile until the trainer reports it, and sent again after a pause."""
@@ -32,16 +32,13 @@ class Steering:
         if tried == change and time.monotonic() - at < RETRY_SECONDS:
             return
         self._tried[key] = (change, time.monotonic())
-        task = asyncio.create_task(self._send(key, change))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.start(self._send(key, change))
 
     def forget(self, key: Key) -> None:
         self._tried.pop(key, None)
 
     async def drain(self, seconds: float) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+        await self._background.drain(seconds)
 
     async def _send(self, key: Key, change: SetSteps) -> None:
         body = steering.encode(change.steps)

@@ -11,12 +11,18 @@ from rig.operator_process import OperatorProcess
 LABEL = "app.kubernetes.io/managed-by"
 
 
-async def test_pod_whose_managed_by_label_was_removed_and_restored_is_recognised(
-    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
-) -> None:
+async def running_trainer(cluster: ClusterAccess) -> tuple[Body, Body]:
+    """A run that is Running, and its trainer's pod."""
     await cluster.create_run("r")
     run = await cluster.until_phase("Running", "r")
     (trainer,) = [pod for pod in await cluster.pods("r") if component(pod) == "trainer"]
+    return run, trainer
+
+
+async def test_pod_whose_managed_by_label_was_removed_and_restored_is_recognised(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    run, trainer = await running_trainer(cluster)
     name = trainer["metadata"]["name"]
     await cluster.patch("pods", name, {"metadata": {"labels": {LABEL: None}}})
     await cluster.patch("pods", name, {"metadata": {"labels": {LABEL: "clotho-operator"}}})
@@ -29,9 +35,7 @@ async def test_pod_whose_managed_by_label_was_removed_and_restored_is_recognised
 async def test_pod_whose_owner_label_was_changed_and_restored_is_probed_again(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
-    await cluster.create_run("r")
-    run = await cluster.until_phase("Running", "r")
-    (trainer,) = [pod for pod in await cluster.pods("r") if component(pod) == "trainer"]
+    run, trainer = await running_trainer(cluster)
     name = trainer["metadata"]["name"]
     await cluster.patch("pods", name, OTHER_OWNER)
     await cluster.until_phase("Starting", "r")
@@ -43,9 +47,7 @@ async def test_pod_whose_owner_label_was_changed_and_restored_is_probed_again(
 async def test_deleted_pod_is_replaced_although_its_run_label_was_removed(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
-    await cluster.create_run("r")
-    await cluster.until_phase("Running", "r")
-    (trainer,) = [pod for pod in await cluster.pods("r") if component(pod) == "trainer"]
+    _, trainer = await running_trainer(cluster)
     await cluster.patch("pods", trainer["metadata"]["name"], {"metadata": {"labels": {"clotho.dev/run": None}}})
     await cluster.delete("pods", trainer["metadata"]["name"], gracePeriodSeconds=0)
     await cluster.until_pods("replaced", lambda pods: any(component(pod) == "trainer" for pod in pods), "r")

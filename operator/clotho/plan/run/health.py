@@ -101,12 +101,12 @@ def waiting_message(components: RunComponents, restart_limit: int) -> str:
     if next_attempt := replacement_time(components.trainer):
         again = attempt(components.trainer, restart_limit)
         when = f"{next_attempt:%H:%M:%S} UTC{f' ({again})' if again else ''}"
-        return f"{_last_words(components.trainer)} The next attempt starts at {when}."
+        return f"{_exit_message(components.trainer)} The next attempt starts at {when}."
     retries = [retry.at for component in components for retry in component.record.retries]
     if retries:
         failed = next(component for component in components if component.record.retries)
         again = attempt(failed, restart_limit)
-        return f"{_last_words(failed)} It is replaced at {max(retries):%H:%M:%S} UTC{f' ({again})' if again else ''}."
+        return f"{_exit_message(failed)} It is replaced at {max(retries):%H:%M:%S} UTC{f' ({again})' if again else ''}."
     message = sentence(f"waiting for {', '.join(waiting)} to become ready")
     failures = (_last_failure(each, restart_limit) for each in components if not each.is_ready)
     return " ".join((message, *filter(None, failures)))
@@ -125,7 +125,7 @@ def _last_failure(component: RunComponent, restart_limit: int) -> str:
     return sentence("; ".join(filter(None, (attempt(component, restart_limit), last))))
 
 
-def _last_words(component: RunComponent) -> str:
+def _exit_message(component: RunComponent) -> str:
     last = component.record.last_exit
     return last.message if last is not None else sentence(f"{component.title} failed")
 
