@@ -44,7 +44,7 @@ HUNG_SECONDS = 300.0  # a reconcile takes milliseconds; even one whose every req
 DRAIN_SECONDS = 10.0
 RELIST_PAUSE_SECONDS = 2.0
 SECRET_SECONDS = 10.0  # each run's Secret is read this often,
-SECRET_PAUSE_SECONDS = 0.25  # unless more than 40 runs are active: idle runs must stay cheap
+SECRET_PAUSE_SECONDS = 1.0  # unless more than 10 runs are active: idle runs must stay cheap
 
 
 class Manager:
