@@ -45,6 +45,11 @@ TRAINER = {
 PATIENCE = aiohttp.ClientTimeout(total=600)
 
 
+def client_session() -> aiohttp.ClientSession:
+    """One connection a request: uvicorn closes kept ones that waited while a large body blocked its event loop."""
+    return aiohttp.ClientSession(timeout=PATIENCE, connector=aiohttp.TCPConnector(limit=0, force_close=True))
+
+
 class Client:
     """The requests of a trainer and of environments."""
 
@@ -128,9 +133,8 @@ def percentile_99(values: list[float]) -> float:
 async def measure(server: ServerProcess, body: bytes, sequences: int, rounds: int) -> dict[str, float]:
     groups = sequences // GROUP_SIZE
     loop = asyncio.get_running_loop()
-    connector = aiohttp.TCPConnector(limit=0)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as trainer:
-        async with aiohttp.ClientSession(timeout=PATIENCE, connector=connector) as session:
+        async with client_session() as session:
             client = Client(server, session)
             await client.register(sequences)
             usual, identity, statuses = [], [], []
@@ -155,7 +159,7 @@ async def enqueue_in_turns(
     count = sequences // GROUP_SIZE * BATCHES_IN_A_TURN
     rates: dict[str, list[float]] = {name: [] for name in servers}
     cpu = dict.fromkeys(servers, 0.0)
-    async with aiohttp.ClientSession(timeout=PATIENCE) as session:
+    async with client_session() as session:
         for turn in range(TURNS):
             for name, server in servers.items():
                 client = Client(server, session)
@@ -176,7 +180,7 @@ async def enqueue_in_turns(
 
 async def memory_when_queued(server: ServerProcess, body: bytes, sequences: int, batches: int) -> dict[str, float]:
     groups = sequences // GROUP_SIZE
-    async with aiohttp.ClientSession(timeout=PATIENCE) as session:
+    async with client_session() as session:
         client = Client(server, session)
         await client.register(sequences)
         await client.enqueue(body, groups)
