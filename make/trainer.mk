@@ -7,7 +7,11 @@ bench-memory: $(VENV) ## Compare the GPU memory of LoRA and QLoRA (tiny shape on
 bench-learning: $(VENV) ## Compare what is learnt with each engine and schedule (minutes on a CPU)
 	$(RUN) OMP_NUM_THREADS=1 python tests/bench/learning.py
 
+# Only the trainer's own conftest: that of the tier starts a control plane, whose packages a GPU machine may lack.
+gpu-test: $(VENV) ## Run the trainer's tests that need a GPU; fails on versions other than the lock's
+	$(RUN) pytest tests/integration/trainer/test_on_gpu.py --confcutdir=tests/integration/trainer
+
 h200-packages: ## Pack what an offline GPU machine lacks for bench-trainer into .local/h200-packages
 	dev/h200_packages.sh .local/h200-packages
 
-.PHONY: bench-learning bench-memory bench-trainer h200-packages
+.PHONY: bench-learning bench-memory bench-trainer gpu-test h200-packages

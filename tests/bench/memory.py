@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(path) for path in (ROOT / "images/contract", ROOT / "images/trainer", Path(__file__).parent)]
+SOURCES = [ROOT / folder for folder in ("images/contract", "images/trainer", "tests")]
+sys.path[:0] = [str(path) for path in (*SOURCES, Path(__file__).parent)]
 
 import trainer_work  # noqa: E402
+
+from rig import locked_versions  # noqa: E402
 
 SIDES = {"lora": ("none", "auto"), "qlora": ("nf4", "auto"), "qlora_transformers": ("nf4", "transformers")}
 
@@ -40,7 +43,8 @@ def main() -> None:
         sides = {side: _in_own_process(side, folder) for side in SIDES if has_gpu or side == "lora"}
     names = ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro", "rank")
     work = {name: getattr(options, name) for name in names}
-    print(json.dumps({"bench": "memory", "work": work, **sides, **(_ratios(sides) if has_gpu else {"ratio": None})}))
+    ratios = _ratios(sides) if has_gpu else {"ratio": None}
+    print(json.dumps({"bench": "memory", "work": work, "versions": locked_versions.running(), **sides, **ratios}))
 
 
 def _ratios(sides: dict[str, dict[str, Any]]) -> dict[str, float]:

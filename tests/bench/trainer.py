@@ -26,9 +26,11 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / "images" / part for part in ("contract", "api-server", "trainer", "environment")]
 TOKEN = "a-token-for-the-bench"
-sys.path[:0] = [str(source) for source in (*SOURCES, Path(__file__).parent)]
+sys.path[:0] = [str(source) for source in (*SOURCES, Path(__file__).parent, ROOT / "tests")]
 
 import trainer_work  # noqa: E402
+
+from rig import locked_versions  # noqa: E402
 
 
 def main() -> None:
@@ -45,7 +47,12 @@ def main() -> None:
         print(json.dumps(measure(options)))
         return
     figures = {side: _in_own_process(side) for side in options.sides.split(",")}
-    result: dict[str, Any] = {"bench": "trainer", "work": _work(options), **figures}
+    result: dict[str, Any] = {
+        "bench": "trainer",
+        "work": _work(options),
+        "versions": locked_versions.running(),
+        **figures,
+    }
     for side, name in (("ours", "ratio"), ("fp8", "ratio_fp8")):
         if {side, "stock"} <= figures.keys():
             result[name] = round(figures["stock"]["seconds_per_step"] / figures[side]["seconds_per_step"], 3)

@@ -1,4 +1,8 @@
-"""What only a GPU can show: fused and compiled paths against the plain ones. Skipped where there is none."""
+"""What only a GPU can show: fused and compiled paths against the plain ones. Skipped where there is none.
+
+What passes here is proven for the versions that ran. Versions other than the lock's fail the first test: the trainer
+image installs the lock's.
+"""
 
 import asyncio
 from pathlib import Path
@@ -21,6 +25,7 @@ from clotho_trainer.training.local import packing, passes
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer import fast_policies
 from integration.trainer.fast_policies import CONTEXT
+from rig import locked_versions
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -58,6 +63,11 @@ def in_four_bits(architecture: str, folder: Path) -> LiveWeights:
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
     return LiveWeights(adapted, whole.tokenizer)
+
+
+def test_the_versions_are_those_of_the_lock() -> None:
+    differing = locked_versions.differences(locked_versions.locked(), locked_versions.running())
+    assert not differing, f"nothing of this run is proven for the trainer image: {'; '.join(differing)}"
 
 
 def test_fused_attention_equals_the_plain_one() -> None:
