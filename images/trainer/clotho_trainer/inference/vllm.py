@@ -133,10 +133,10 @@ class VllmEngine:
         self._reader = asyncio.create_task(_log_lines(self._process.stdout))
 
     async def publish(self) -> None:
-        """A new name for every version: vLLM keys its prefix cache on the name."""
-        version = self._live.version
-        name = f"{self._prefix}-v{version}"
-        if self._loaded and self._loaded[-1][0] == version:
+        """A new name for all weights: vLLM keys its prefix cache on the name."""
+        lineage, version = self._live.stamp
+        name = f"{self._prefix}-{f'{lineage}-' if lineage else ''}v{version}"
+        if self._loaded and self._loaded[-1][1] == name:
             return
         folder = await asyncio.to_thread(self._write_adapter, name)
         await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})

@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from clotho_trainer.model import nf4
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.model import fp8, nf4
 from clotho_trainer.model.fp8 import Fp8Linear
 from clotho_trainer.model.lora import plain_adapter
 
@@ -45,3 +46,9 @@ def _unsupported_module(inner: Any) -> str | None:
             if name.endswith("_proj") and not is_linear and plain_adapter(module) is None:
                 return f"{name} is neither a linear layer nor one with a plain LoRA adapter"
     return None
+
+
+def compute_in_fp8(model: Any) -> None:
+    if problem := unsupported_reason(model):
+        raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")
+    fp8.convert(base_model(model))

@@ -20,6 +20,7 @@ class LiveWeights:
         self.tokenizer = tokenizer
         self.modules_decode = True  # False: decoding leaves the model's modules alone
         self.version = version  # optimiser steps in the weights; changes only inside `training()`
+        self.lineage = 0  # another number once versions were counted anew, from an older checkpoint
         self._turn = threading.Condition()
         self._holder: Mode | None = None
         self._training_waits = 0
@@ -34,6 +35,11 @@ class LiveWeights:
     def compute_dtype(self) -> torch.dtype:
         dtype: torch.dtype = self.model.dtype
         return dtype
+
+    @property
+    def stamp(self) -> tuple[int, int]:
+        """Equal stamps have equal weights."""
+        return self.lineage, self.version
 
     @property
     def training_is_waiting(self) -> bool:

@@ -1,10 +1,13 @@
 """What the training loop needs of whatever does the optimising: this pod's GPU, or a remote service."""
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clotho_trainer.inference.core.engine import Engine
 from clotho_trainer.training.batch import Batch, Rules
+
+if TYPE_CHECKING:
+    from clotho_trainer.model.trained import TrainedParameters
 
 
 class Backend(Protocol):
@@ -40,5 +43,8 @@ class Backend(Protocol):
     def save(self, folder: Path) -> None: ...
 
     def restore(self, folder: Path, step: int) -> None: ...
+
+    def trained_parameters(self) -> "TrainedParameters":
+        """A copy of the policy as it is now, for inference replicas. May be called from any thread."""
 
     def decode(self, tokens: list[int]) -> str: ...

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -111,6 +111,9 @@ class TinkerBackend:
         path = json.loads((folder / _STATE).read_text())["path"]
         self._client = _asked(self._sdk, lambda: self._service.create_training_client_from_state_with_optimizer(path))
         self.version = step
+
+    def trained_parameters(self) -> NoReturn:
+        raise TrainerError("InvalidConfig", "inference.replicas: the Tinker service has the weights")
 
     def decode(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens))

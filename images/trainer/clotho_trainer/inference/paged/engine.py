@@ -50,7 +50,7 @@ class FastEngine(LiveEngine):
         self._decoder = Decoder(weights, blocks=blocks, block_size=block_size, max_rows=max_rows, seed=seed)
         self._sampler = Sampler(live.device, end_tokens, seed)
         self._is_stale = False  # the decoder's rows are not the scheduler's
-        self._weights_version: int | None = None
+        self._weights_stamp: tuple[int, int] | None = None
 
     async def start(self) -> None:
         await asyncio.to_thread(self._prepare)
@@ -64,9 +64,9 @@ class FastEngine(LiveEngine):
         log.info("the fast engine is ready after %.1f s", time.monotonic() - began)
 
     def _enter(self) -> None:
-        if self._weights_version != self._live.version:
+        if self._weights_stamp != self._live.stamp:
             self._weights.refresh()
-            self._weights_version = self._live.version
+            self._weights_stamp = self._live.stamp
 
     def _advance(self) -> None:
         try:

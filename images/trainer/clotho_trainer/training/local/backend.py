@@ -16,10 +16,11 @@ from clotho_contract.config import RunConfig
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.core.engine import Engine
-from clotho_trainer.model import fp8, load
-from clotho_trainer.model.architecture import base_model, unsupported_reason
+from clotho_trainer.model import load
+from clotho_trainer.model.architecture import compute_in_fp8
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.tokenizer import load_tokenizer
+from clotho_trainer.model.trained import TrainedParameters, copy_trained
 from clotho_trainer.training.batch import Batch, Row, Rules, micro_batches, trained_tokens
 from clotho_trainer.training.local import grpo, passes
 from clotho_trainer.training.local.team import Alone, Report
@@ -70,9 +71,7 @@ class LocalBackend:
         if adapter is not None:
             load.sharpen_adapters(self._trainer.model)
         if config.model.quantization == "fp8":
-            if problem := unsupported_reason(self._trainer.model):
-                raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")
-            fp8.convert(base_model(self._trainer.model))
+            compute_in_fp8(self._trainer.model)
         self._team = Alone()
         self._training = training
         self._live = LiveWeights(self._trainer.model, tokenizer)
@@ -203,6 +202,9 @@ class LocalBackend:
                 self._scaler.load_state_dict(state["scaler"])
             _restore_random_state(state["random"])
             self._live.version = step
+
+    def trained_parameters(self) -> TrainedParameters:
+        return copy_trained(self._live)
 
     def decode(self, tokens: list[int]) -> str:
         return str(self._live.tokenizer.decode(tokens))
