@@ -42,12 +42,12 @@ TRAINER = {
     "starting_step": 0,
     "num_steps": 1000,
 }
-PATIENCE = aiohttp.ClientTimeout(total=600)
+TIMEOUT = aiohttp.ClientTimeout(total=600)
 
 
 def client_session() -> aiohttp.ClientSession:
     """One connection a request: uvicorn closes kept ones that waited while a large body blocked its event loop."""
-    return aiohttp.ClientSession(timeout=PATIENCE, connector=aiohttp.TCPConnector(limit=0, force_close=True))
+    return aiohttp.ClientSession(timeout=TIMEOUT, connector=aiohttp.TCPConnector(limit=0, force_close=True))
 
 
 class Client:

@@ -77,39 +77,39 @@ class _Event(msgspec.Struct, frozen=True):
     object: _Object
 
 
-class Diary:
+class Timeline:
     """When each run's pods appeared and when its status first was Running, by this process's clock."""
 
     def __init__(self) -> None:
         self.created: dict[str, float] = {}
         self.pods: dict[str, list[float]] = {}
         self.running: dict[str, float] = {}
-        self.stirred = asyncio.Event()
+        self.changed = asyncio.Event()
 
     def pod_event(self, event: _Event, now: float) -> None:
         if event.type == "ADDED":
             self.pods.setdefault(event.object.metadata.labels.get("clotho.dev/run", ""), []).append(now)
-        self.stirred.set()
+        self.changed.set()
 
     def run_event(self, event: _Event, now: float) -> None:
         if event.object.status.phase == "Running":
             self.running.setdefault(event.object.metadata.name, now)
-        self.stirred.set()
+        self.changed.set()
 
-    async def until(self, what: str, check: Callable[[], bool], patience: float) -> None:
+    async def until(self, what: str, check: Callable[[], bool], limit_seconds: float) -> None:
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(limit_seconds):
                 while not check():
-                    self.stirred.clear()
-                    await self.stirred.wait()
+                    self.changed.clear()
+                    await self.changed.wait()
         except TimeoutError:
             raise SystemExit(
-                f"not {what} after {patience:g} s: {len(self.running)} runs Running, "
+                f"not {what} after {limit_seconds:g} s: {len(self.running)} runs Running, "
                 f"{sum(len(p) >= PODS_A_RUN for p in self.pods.values())} with all pods"
             ) from None
 
 
-async def watch(cluster: ClusterAccess, kubeconfig: Path, plural: str, tell: Callable[[_Event, float], None]) -> None:
+async def watch(cluster: ClusterAccess, kubeconfig: Path, plural: str, handle: Callable[[_Event, float], None]) -> None:
     who = from_kubeconfig(kubeconfig)
     connector = aiohttp.TCPConnector(ssl=who.tls or False)
     url = f"{who.server}{cluster.folder(plural)}?watch=true&resourceVersion=0"
@@ -120,7 +120,7 @@ async def watch(cluster: ClusterAccess, kubeconfig: Path, plural: str, tell: Cal
             async with http.get(url) as answer:
                 if answer.status == 200:
                     async for line in answer.content:
-                        tell(decoder.decode(line), time.monotonic())
+                        handle(decoder.decode(line), time.monotonic())
             await asyncio.sleep(0.2)  # a CRD that was created just now is not served yet
 
 
@@ -214,25 +214,25 @@ def bench_run(name: str) -> dict[str, Any]:
     return run_manifest(name, training={"steps": 100, "batchSize": 8})
 
 
-async def create(access: ClusterAccess, diary: Diary, name: str) -> None:
-    diary.created[name] = time.monotonic()
+async def create(access: ClusterAccess, timeline: Timeline, name: str) -> None:
+    timeline.created[name] = time.monotonic()
     await access.client.create(access.folder("trainingruns"), bench_run(name), dict[str, Any])
 
 
-async def single_runs(access: ClusterAccess, diary: Diary) -> tuple[list[float], list[float]]:
+async def single_runs(access: ClusterAccess, timeline: Timeline) -> tuple[list[float], list[float]]:
     """One after another on an idle system: milliseconds until all pods exist, and until status says Running."""
     pods, running = [], []
     for number in range(SAMPLES):
         name = f"single-{number}"
-        await create(access, diary, name)
-        await diary.until(f"Running ({name})", lambda name=name: name in diary.running, 60)  # type: ignore[misc]
-        pods.append((diary.pods[name][PODS_A_RUN - 1] - diary.created[name]) * 1000)
-        running.append((diary.running[name] - diary.created[name]) * 1000)
+        await create(access, timeline, name)
+        await timeline.until(f"Running ({name})", lambda name=name: name in timeline.running, 60)  # type: ignore[misc]
+        pods.append((timeline.pods[name][PODS_A_RUN - 1] - timeline.created[name]) * 1000)
+        running.append((timeline.running[name] - timeline.created[name]) * 1000)
         await asyncio.sleep(0.5)
     return pods, running
 
 
-async def heals(access: ClusterAccess, diary: Diary) -> list[float]:
+async def heals(access: ClusterAccess, timeline: Timeline) -> list[float]:
     """Milliseconds from the disappearance of a deleted pod until its replacement exists."""
     times = []
     for number in range(SAMPLES):
@@ -242,37 +242,39 @@ async def heals(access: ClusterAccess, diary: Diary) -> list[float]:
             for p in await access.pods(name)
             if p["metadata"]["labels"]["app.kubernetes.io/component"] == "environment"
         )
-        count, deleted = len(diary.pods[name]), time.monotonic()
+        count, deleted = len(timeline.pods[name]), time.monotonic()
         await access.delete("pods", victim["metadata"]["name"], gracePeriodSeconds=0)
-        await diary.until(f"healed ({name})", lambda name=name, count=count: len(diary.pods[name]) > count, 60)  # type: ignore[misc]
-        times.append((diary.pods[name][-1] - deleted) * 1000)
+        await timeline.until(f"healed ({name})", lambda name=name, count=count: len(timeline.pods[name]) > count, 60)  # type: ignore[misc]
+        times.append((timeline.pods[name][-1] - deleted) * 1000)
         await asyncio.sleep(0.3)
     return times
 
 
-async def burst(access: ClusterAccess, diary: Diary, runs: int) -> dict[str, float]:
+async def burst(access: ClusterAccess, timeline: Timeline, runs: int) -> dict[str, float]:
     names = iter([f"burst-{number}" for number in range(runs)])
     every = [f"burst-{number}" for number in range(runs)]
     started = time.monotonic()
 
     async def creator() -> None:
         for name in names:
-            await create(access, diary, name)
+            await create(access, timeline, name)
 
     await asyncio.gather(*(creator() for _ in range(CREATORS)))
     applied = time.monotonic()
     say(f"{runs} runs applied in {applied - started:.1f} s")
-    patience = 600.0
-    await diary.until("all pods", lambda: all(len(diary.pods.get(n, ())) >= PODS_A_RUN for n in every), patience)
-    with_pods = max(diary.pods[n][PODS_A_RUN - 1] for n in every)
+    limit_seconds = 600.0
+    await timeline.until(
+        "all pods", lambda: all(len(timeline.pods.get(n, ())) >= PODS_A_RUN for n in every), limit_seconds
+    )
+    with_pods = max(timeline.pods[n][PODS_A_RUN - 1] for n in every)
     say(f"all pods exist after {with_pods - started:.1f} s")
-    await diary.until("all Running", lambda: all(n in diary.running for n in every), patience)
-    latencies = [diary.pods[n][PODS_A_RUN - 1] - diary.created[n] for n in every]
-    status = [diary.running[n] - diary.created[n] for n in every]
+    await timeline.until("all Running", lambda: all(n in timeline.running for n in every), limit_seconds)
+    latencies = [timeline.pods[n][PODS_A_RUN - 1] - timeline.created[n] for n in every]
+    status = [timeline.running[n] - timeline.created[n] for n in every]
     return {
         "applied_s": applied - started,
         "all_pods_s": with_pods - started,
-        "all_running_s": max(diary.running[n] for n in every) - started,
+        "all_running_s": max(timeline.running[n] for n in every) - started,
         **{f"pods_p{p}_s": value for p, value in percentiles(latencies)},
         **{f"running_p{p}_s": value for p, value in percentiles(status)},
     }
@@ -309,15 +311,15 @@ async def restart(plane: ControlPlane, folder: Path, runs: int) -> dict[str, flo
         }
 
 
-async def alone(access: ClusterAccess, diary: Diary) -> dict[str, float]:
-    pods, running = await single_runs(access, diary)
-    healed = await heals(access, diary)
+async def alone(access: ClusterAccess, timeline: Timeline) -> dict[str, float]:
+    pods, running = await single_runs(access, timeline)
+    healed = await heals(access, timeline)
     times = {"single_pods_ms": pods, "single_running_ms": running, "heal_ms": healed}
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 async def together(
-    plane: ControlPlane, access: ClusterAccess, diary: Diary, operator: OperatorProcess, runs: int
+    plane: ControlPlane, access: ClusterAccess, timeline: Timeline, operator: OperatorProcess, runs: int
 ) -> dict[str, float]:
     """The burst, what it cost everybody, and what was written until all was quiet again."""
     processes = {entry.component.name: Usage(entry.process.pid) for entry in plane.processes.running}
@@ -329,7 +331,7 @@ async def together(
         renewals = (time.monotonic() - began) / LEASE_RENEWAL_SECONDS
         return (await writes(operator) - written - renewals) / runs
 
-    figures = await burst(access, diary, runs)
+    figures = await burst(access, timeline, runs)
     figures |= {f"{name.replace('-', '_')}_cpu_s": process.cpu() - before[name] for name, process in processes.items()}
     figures["writes_per_run"] = await writes_per_run()
     await asyncio.sleep(SETTLE_SECONDS)
@@ -358,13 +360,13 @@ async def measure(runs: int, idle_seconds: float, folder: Path) -> dict[str, flo
         say(f"{json.dumps(found)}\n{coming} ...")
 
     async with cluster_with_nodes(folder) as (plane, access):
-        diary = Diary()
-        tellers = {"pods": diary.pod_event, "trainingruns": diary.run_event}
-        watches = [asyncio.create_task(watch(access, plane.kubeconfig, *each)) for each in tellers.items()]
+        timeline = Timeline()
+        handlers = {"pods": timeline.pod_event, "trainingruns": timeline.run_event}
+        watches = [asyncio.create_task(watch(access, plane.kubeconfig, *each)) for each in handlers.items()]
         async with OperatorProcess(plane.kubeconfig, folder / "operator.log", {}) as operator:
             await until_leading(operator)
-            note(await alone(access, diary), f"{runs} runs at once")
-            note(await together(plane, access, diary, operator, runs), f"standing for {idle_seconds:g} s")
+            note(await alone(access, timeline), f"{runs} runs at once")
+            note(await together(plane, access, timeline, operator, runs), f"standing for {idle_seconds:g} s")
             note(await standing(operator, idle_seconds), "restarting")
             await operator.terminate()
         note(await restart(plane, folder, runs), "done")

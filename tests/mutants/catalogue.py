@@ -39,8 +39,8 @@ PLAN = (
     Mutation(
         "a run completes when its trainer exits, whatever the step",
         f"{_RUN}/completion.py",
-        'words.reason == "Finished" and (words.step or 0) >= wanted',
-        'words.reason == "Finished"',
+        'reported.reason == "Finished" and (reported.step or 0) >= wanted',
+        'reported.reason == "Finished"',
         _RUN_TESTS,
     ),
     Mutation(

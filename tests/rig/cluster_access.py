@@ -12,7 +12,7 @@ from clotho.cluster.outcomes import Invalid, NotFound
 
 Body = dict[str, Any]
 RUNS = "/apis/clotho.dev/v1alpha1"
-PATIENCE_SECONDS = 30.0
+LIMIT_SECONDS = 30.0
 
 
 class ClusterAccess:
@@ -58,7 +58,7 @@ class ClusterAccess:
         return await self.patch("trainingruns", name, {"spec": spec})
 
     async def until(
-        self, what: str, check: Callable[[Body], bool], run: str, patience: float = PATIENCE_SECONDS
+        self, what: str, check: Callable[[Body], bool], run: str, limit_seconds: float = LIMIT_SECONDS
     ) -> Body:
         """The run once it is as wished; the last state is in the failure."""
 
@@ -66,10 +66,10 @@ class ClusterAccess:
             body = await self.run(run)
             return check(body), body
 
-        return await eventually(f"{run} {what}", look, patience)
+        return await eventually(f"{run} {what}", look, limit_seconds)
 
-    async def until_phase(self, phase: str, run: str, patience: float = PATIENCE_SECONDS) -> Body:
-        return await self.until(phase, lambda body: body.get("status", {}).get("phase") == phase, run, patience)
+    async def until_phase(self, phase: str, run: str, limit_seconds: float = LIMIT_SECONDS) -> Body:
+        return await self.until(phase, lambda body: body.get("status", {}).get("phase") == phase, run, limit_seconds)
 
     async def until_gone(self, plural: str, name: str) -> None:
         async def look() -> tuple[bool, str]:
@@ -101,13 +101,15 @@ class ClusterAccess:
 T = TypeVar("T")
 
 
-async def eventually(what: str, look: Callable[[], Awaitable[tuple[bool, T]]], patience: float = PATIENCE_SECONDS) -> T:
-    deadline = time.monotonic() + patience
+async def eventually(
+    what: str, look: Callable[[], Awaitable[tuple[bool, T]]], limit_seconds: float = LIMIT_SECONDS
+) -> T:
+    deadline = time.monotonic() + limit_seconds
     while True:
         is_so, seen = await look()
         if is_so:
             return seen
-        assert time.monotonic() < deadline, f"not {what} within {patience:g} s: {_short(seen)}"
+        assert time.monotonic() < deadline, f"not {what} within {limit_seconds:g} s: {_short(seen)}"
         await asyncio.sleep(0.08)
 
 

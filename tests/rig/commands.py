@@ -12,7 +12,7 @@ from clotho_dev.cluster.process import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("operator", "images/contract"))
-PATIENCE_SECONDS = 120
+LIMIT_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Clotho:
             stderr=asyncio.subprocess.PIPE,
             preexec_fn=die_with_parent,
         )
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(LIMIT_SECONDS):
             out, err = await process.communicate(stdin.encode())
         outcome = Outcome(process.returncode or 0, out.decode(), err.decode())
         assert "Traceback" not in outcome.err, outcome.err

@@ -15,7 +15,7 @@ from clotho_dev.cluster.kubectl import Kubectl
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "clotho"
 RELEASE = "clotho"
-PATIENCE_SECONDS = 240
+LIMIT_SECONDS = 240
 Json = dict[str, Any]
 
 
@@ -75,7 +75,7 @@ class ExampleRun:
         return done.stdout.split("\t")[0]
 
     def until(self, what: str, check: Callable[[Json], bool]) -> Json:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + LIMIT_SECONDS
         while not check(body := self.body()):
             assert time.monotonic() < deadline, f"the run is not {what}: {body.get('status')}"
             time.sleep(0.3)

@@ -71,9 +71,9 @@ class Prometheus:
             return []
         return [value for sample in result if not math.isnan(value := float(sample["value"][1]))]
 
-    def without_data(self, expressions: dict[str, str], patience: float) -> list[str]:
+    def without_data(self, expressions: dict[str, str], limit_seconds: float) -> list[str]:
         """Names of the expressions that have no value even after a while."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + limit_seconds
         missing = dict(expressions)
         while missing and time.monotonic() < deadline:
             missing = {name: expression for name, expression in missing.items() if not self.query(expression)}

@@ -55,11 +55,11 @@ def _run(argv: Sequence[str], progress: Step, interesting: str) -> None:
     process = subprocess.Popen(
         argv, cwd=MODULE, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    words: list[str] = []
+    lines: list[str] = []
     count = 0
     try:
         for line in process.stdout or []:
-            words = [*words[-40:], line.rstrip()]
+            lines = [*lines[-40:], line.rstrip()]
             if match := re.search(interesting, line):
                 count += 1
                 progress.update(f"{count} packages, {match.group(match.lastindex or 0).strip()}")
@@ -69,8 +69,8 @@ def _run(argv: Sequence[str], progress: Step, interesting: str) -> None:
         process.wait()
         raise
     if code != 0:
-        reason = "\n".join(f"  {word}" for word in words[-15:])
-        full = any("no space left on device" in word for word in words)
+        reason = "\n".join(f"  {text}" for text in lines[-15:])
+        full = any("no space left on device" in text for text in lines)
         raise ClusterError(
             "the disk is full; free some space and try again" if full else f"{argv[1]} failed:\n{reason}"
         )

@@ -224,12 +224,12 @@ def _environment() -> dict[str, str]:
 def _stream(argv: list[str], progress: Step) -> None:
     """Shows the tool's newest line; on failure, the end of its output."""
     process = subprocess.Popen(argv, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    words: list[str] = []
+    lines: list[str] = []
     try:
         for line in process.stdout or []:
             if line.strip():
-                words = [*words[-30:], line.strip()]
-                progress.update(words[-1])
+                lines = [*lines[-30:], line.strip()]
+                progress.update(lines[-1])
         code = process.wait()
     except BaseException:
         process.kill()
@@ -237,6 +237,6 @@ def _stream(argv: list[str], progress: Step) -> None:
         raise
     if code == 0:
         return
-    if any("no space left on device" in word.lower() for word in words):
+    if any("no space left on device" in text.lower() for text in lines):
         raise ClusterError("the disk is full; free some space and try again")
-    raise ClusterError(f"{Path(argv[0]).name} failed:\n" + "\n".join(f"  {word}" for word in words[-12:]))
+    raise ClusterError(f"{Path(argv[0]).name} failed:\n" + "\n".join(f"  {text}" for text in lines[-12:]))

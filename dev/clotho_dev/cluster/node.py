@@ -101,9 +101,9 @@ def ctr(folder: Folder, *arguments: str, timeout: float = 600) -> str:
     return done.stdout
 
 
-def _ctr_error(command: str, words: str) -> ClusterError:
-    full = "no space left on device" in words
-    return ClusterError("the disk is full; free some space and try again" if full else f"ctr {command}: {words}")
+def _ctr_error(command: str, error: str) -> ClusterError:
+    full = "no space left on device" in error
+    return ClusterError("the disk is full; free some space and try again" if full else f"ctr {command}: {error}")
 
 
 @contextmanager
@@ -113,12 +113,12 @@ def import_stream(folder: Folder) -> Iterator[IO[bytes]]:
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdin is not None  # noqa: S101 - it was asked for one line above
     try:
-        with contextlib.suppress(BrokenPipeError):  # its own words say more
+        with contextlib.suppress(BrokenPipeError):  # its own error is more precise
             yield process.stdin
     finally:
-        words, _ = process.communicate()
+        output, _ = process.communicate()
     if process.returncode != 0:
-        raise _ctr_error("images", words.decode(errors="replace").strip())
+        raise _ctr_error("images", output.decode(errors="replace").strip())
 
 
 def remove_images(folder: Folder, is_unwanted: Callable[[str], bool]) -> None:

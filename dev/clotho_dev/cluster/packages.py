@@ -64,5 +64,5 @@ def _apt(command: list[str]) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode != 0:
-        words = (done.stderr or done.stdout).strip().splitlines()[-5:]
-        raise ClusterError(f"`{' '.join(command)}` failed:\n" + "\n".join(f"  {line}" for line in words))
+        lines = (done.stderr or done.stdout).strip().splitlines()[-5:]
+        raise ClusterError(f"`{' '.join(command)}` failed:\n" + "\n".join(f"  {line}" for line in lines))

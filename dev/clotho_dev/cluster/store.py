@@ -105,7 +105,7 @@ def _paused(config: Path) -> Iterator[None]:
 
 def _is_containerd(cmdline: Path, config: Path) -> bool:
     try:
-        words = cmdline.read_bytes().split(b"\0")
+        arguments = cmdline.read_bytes().split(b"\0")
     except OSError:
         return False
-    return words[:2] == [b"containerd", f"--config={config}".encode()]
+    return arguments[:2] == [b"containerd", f"--config={config}".encode()]

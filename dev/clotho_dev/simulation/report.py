@@ -72,14 +72,14 @@ def _ranks(study: Study) -> str:
     alone = [each for each in study.outcomes if not each.shape.replicas and each.shape.schedule == "asynchronous"]
     good = [each for each in alone if study.goodput(each) >= 0.9]
     poor = [each for each in alone if study.goodput(each) < 0.9]
-    words = []
+    parts = []
     if good:
         most = max(good, key=lambda each: each.shape.gpus)
-        words.append(f"add ranks up to {most.shape.gpus} GPUs: each is worth {study.goodput(most):.2f} of the first")
+        parts.append(f"add ranks up to {most.shape.gpus} GPUs: each is worth {study.goodput(most):.2f} of the first")
     if poor:
         least = min(poor, key=lambda each: each.shape.gpus)
-        words.append(f"at {least.shape.gpus} it is {study.goodput(least):.2f}, because of {_limit(least)}")
-    return f"Ranks: {'; '.join(words)}."
+        parts.append(f"at {least.shape.gpus} it is {study.goodput(least):.2f}, because of {_limit(least)}")
+    return f"Ranks: {'; '.join(parts)}."
 
 
 def _limit(outcome: Outcome) -> str:
@@ -100,8 +100,8 @@ def _replicas(study: Study) -> list[str]:
         best = max(same, key=lambda each: each.tokens_per_second)
         gain = best.tokens_per_second / ranks_only.tokens_per_second - 1
         if gain > 1 - ENOUGH:
-            words = f"make {best.shape.replicas} of {gpus} GPUs replicas: {gain:+.0%} against ranks alone"
+            advice = f"make {best.shape.replicas} of {gpus} GPUs replicas: {gain:+.0%} against ranks alone"
         else:
-            words = f"none at {gpus} GPUs: ranks generate, too, and replicas bring {gain:+.0%} at most"
-        found.append(f"Inference replicas: {words}.")
+            advice = f"none at {gpus} GPUs: ranks generate, too, and replicas bring {gain:+.0%} at most"
+        found.append(f"Inference replicas: {advice}.")
     return found

@@ -1,4 +1,4 @@
-"""The last words of a container: `{reason, message, step}`, which the operator classifies and shows in status."""
+"""A container's termination message, `{reason, message, step}`, which the operator classifies and shows in status."""
 
 import os
 from pathlib import Path

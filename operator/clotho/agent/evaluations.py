@@ -8,7 +8,7 @@ from clotho.cluster.outcomes import ApiError
 from clotho.workspace.objects import Workspace
 from clotho_contract.names import ENVIRONMENT_STATUS_PORT
 
-PATIENCE_SECONDS: Final = 3.0
+LIMIT_SECONDS: Final = 3.0
 SIZE_LIMIT: Final = 1024 * 1024
 _MEASURE: Final = re.compile(
     rb'^clotho_environment_evaluation\{measure="(?:eval/)?percent_correct"\} (\S+)$', re.MULTILINE
@@ -29,7 +29,7 @@ async def percent_correct(workspace: Workspace, run: dict[str, Any]) -> float | 
 async def _ask(workspace: Workspace, pod: str) -> float | None:
     text = b""
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(LIMIT_SECONDS):
             path = workspace.core(f"pods/{pod}:{ENVIRONMENT_STATUS_PORT}/proxy/metrics")
             async for piece in workspace.client.stream(path, {}):
                 text += piece

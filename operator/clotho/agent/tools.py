@@ -233,9 +233,9 @@ class Toolbox:
             await report(test.get("status", {}).get("message", "") or "waiting for the operator")
 
         try:
-            test = await wait_for_test(self._workspace, name, order.patience_seconds, pass_on)
+            test = await wait_for_test(self._workspace, name, order.limit_seconds, pass_on)
         except TimeoutError:
             test = await self._workspace.get("InferenceTest", name)
-            late = f"not finished after {order.patience_seconds:.0f} s; InferenceTest {name} continues"
+            late = f"not finished after {order.limit_seconds:.0f} s; InferenceTest {name} continues"
             return {"error": late, **answers.test_answer(test)}
         return answers.test_answer(test)

@@ -36,8 +36,8 @@ _TEMPLATES: Final = f"""(
 )"""
 
 
-def _text(words: str, *values: str) -> str:
-    return f"'{words}'.format([{', '.join((*values, 'params.metadata.name'))}])"
+def _text(message: str, *values: str) -> str:
+    return f"'{message}'.format([{', '.join((*values, 'params.metadata.name'))}])"
 
 
 def _locked_leaf(leaf: Leaf) -> str:
@@ -56,27 +56,27 @@ def _literal(value: object) -> str:
 
 def _locked_fields() -> str:
     leaves = ",\n  ".join(_locked_leaf(leaf) for leaf in LEAVES)
-    words = _text(f"%s: %s is not allowed, it is locked to %s by {_BY}", "p[0]", "p[1]", "p[2]")
-    return f"[\n  {leaves}\n].map(p, {words})"
+    message = _text(f"%s: %s is not allowed, it is locked to %s by {_BY}", "p[0]", "p[1]", "p[2]")
+    return f"[\n  {leaves}\n].map(p, {message})"
 
 
 def _locked_config() -> str:
     """One text an environment: CEL has no way to make one list of several."""
     locked = f"params.spec.?locked.?{ENVIRONMENT_CONFIG}.orValue({{}})"
-    words = _text(
+    message = _text(
         f"environments.%s.config.%s: %s is not allowed, it is locked to %s by {_BY}",
         *("e.name", "k", "e.config[k]", f"{locked}[k]"),
     )
     return (
         f"{_ENVIRONMENTS}.map(e, {locked}.map(k, k in e.?config.orValue({{}}) && e.config[k] != {locked}[k],\n"
-        f"  {words}\n).join('; '))"
+        f"  {message}\n).join('; '))"
     )
 
 
 def _limit(name: str, asked: str, limit: str) -> str:
     """`name` is an expression as well."""
-    words = _text(f"%s: %d is more than %d, the limit of {_BY}", name, asked, "v")
-    return f"?params.spec.?limits.?{limit}.optFlatMap(v, {asked} > v ?\n    optional.of({words}) : optional.none())"
+    message = _text(f"%s: %d is more than %d, the limit of {_BY}", name, asked, "v")
+    return f"?params.spec.?limits.?{limit}.optFlatMap(v, {asked} > v ?\n    optional.of({message}) : optional.none())"
 
 
 def _limits() -> str:
@@ -102,27 +102,27 @@ def _is_allowed(name: str, globs: str) -> str:
 
 
 def _models() -> str:
-    words = _text(f"model.name: %s is not among the models of {_BY}", "spec.model.name")
+    message = _text(f"model.name: %s is not among the models of {_BY}", "spec.model.name")
     return (
         f"?params.spec.?limits.?models.optFlatMap(v, {_is_allowed('spec.model.name', 'v')} ?\n"
-        f"    optional.none() : optional.of({words}))"
+        f"    optional.none() : optional.of({message}))"
     )
 
 
 def _images() -> str:
-    words = _text(f"environments.%s.image: %s is not among the images of {_BY}", "e.name", "e.image")
+    message = _text(f"environments.%s.image: %s is not among the images of {_BY}", "e.name", "e.image")
     unknown = f"e.?image.orValue('') != '' && !{_is_allowed('e.image', 'params.spec.limits.images')}"
-    return f"(!params.spec.?limits.?images.hasValue() ? [] : {_ENVIRONMENTS}.map(e, {unknown},\n  {words}))"
+    return f"(!params.spec.?limits.?images.hasValue() ? [] : {_ENVIRONMENTS}.map(e, {unknown},\n  {message}))"
 
 
 def _template_images() -> str:
     named = f"{_CONTAINERS}.map(c, c.?image.orValue(''))"
     mounted = "t.pod.?volumes.orValue([]).map(v, v.?image.?reference.orValue(''))"
-    words = _text(f"%s: %s is not among the images of {_BY}", "t.where", "i")
+    message = _text(f"%s: %s is not among the images of {_BY}", "t.where", "i")
     unknown = f"i != '' && !{_is_allowed('i', 'params.spec.limits.images')}"
     return (
         f"(!params.spec.?limits.?images.hasValue() ? [] : {_TEMPLATES}.map(t,\n"
-        f"  ({named} + {mounted}).map(i, {unknown},\n  {words}).join('; ')))"
+        f"  ({named} + {mounted}).map(i, {unknown},\n  {message}).join('; ')))"
     )
 
 
@@ -130,10 +130,10 @@ def _template_devices() -> str:
     """Names of devices have a domain, as in nvidia.com/gpu; cpu and memory have none."""
     resources = f"([t.pod.?resources.orValue({{}})] + {_CONTAINERS}.map(c, c.?resources.orValue({{}})))"
     named = " || ".join(f"r.?{kind}.orValue({{}}).exists(k, k.contains('/'))" for kind in ("limits", "requests"))
-    words = _text(f"%s: devices are asked for with trainer.gpus, which {_BY} limits", "t.where")
+    message = _text(f"%s: devices are asked for with trainer.gpus, which {_BY} limits", "t.where")
     return (
         f"(!params.spec.?limits.?gpus.hasValue() ? [] : {_TEMPLATES}.map(t,\n"
-        f"  t.pod.?resourceClaims.orValue([]).size() > 0 || {resources}.exists(r, {named}),\n  {words}))"
+        f"  t.pod.?resourceClaims.orValue([]).size() > 0 || {resources}.exists(r, {named}),\n  {message}))"
     )
 
 

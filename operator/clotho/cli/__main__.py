@@ -16,14 +16,14 @@ from clotho.cli.failure import Exit, Failure
 COMPLETE = "__complete"  # called by the shell: `clotho __complete run st` prints what `st` may become
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if words is None else words
-    if words[:1] == [COMPLETE]:
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == [COMPLETE]:
         from clotho.cli.commands.completion import candidates
 
-        print("\n".join(candidates(words[1:])))
+        print("\n".join(candidates(argv[1:])))
         return Exit.OK
-    options = arguments.parse(called_by(sys.argv[0]), words)
+    options = arguments.parse(called_by(sys.argv[0]), argv)
     try:
         code = run(load(options.run), options)
         sys.stdout.flush()  # a full disk is reported here, not when the interpreter exits

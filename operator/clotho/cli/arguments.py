@@ -34,10 +34,10 @@ examples:
 """
 
 
-def parse(prog: str, words: Sequence[str]) -> argparse.Namespace:
+def parse(prog: str, argv: Sequence[str]) -> argparse.Namespace:
     """Walks down the tree; options belong to the command at its end."""
     place: Command | Group = TREE
-    program, rest = prog, list(words)
+    program, rest = prog, list(argv)
     while isinstance(place, Group):
         if place.default and rest[:1] and rest[0].startswith("-") and rest[0] not in ("-h", "--help"):
             rest = [place.default, *rest]

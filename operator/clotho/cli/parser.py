@@ -65,8 +65,8 @@ class Parser(argparse.ArgumentParser):
         print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(Exit.USAGE)
 
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        options, unknown = self.parse_known_args(words)
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        options, unknown = self.parse_known_args(argv)
         if unknown:
             word = unknown[0]
             self.error(f"unknown argument {word}{nearest(word.partition('=')[0], self.known_options())}")

@@ -111,9 +111,9 @@ class Answers:
 
     def keep_termination(self, key: Key, pod: Pod) -> None:
         """A trainer's termination message has its final progress: that counts as its last answer."""
-        words = pod.termination if pod.component == TRAINER and not pod.is_follower else None
-        if words is not None and words.progress is not None:
-            final = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=words.progress)
+        reported = pod.termination if pod.component == TRAINER and not pod.is_follower else None
+        if reported is not None and reported.progress is not None:
+            final = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=reported.progress)
             self.keep(key, msgspec.structs.replace(self.of(key), trainer=final))
 
     def forget(self, key: Key) -> None:

@@ -144,8 +144,8 @@ def _begin(environment: Environment, source: Described, seen: EnvironmentSeen, s
 
 def _after(pod: Pod, now: datetime) -> _Step:
     failure = classify(_TITLE, pod)
-    words = pod.termination
-    message = sentence(words.message if words is not None else failure.explanation)
+    reported = pod.termination
+    message = sentence(reported.message if reported is not None else failure.explanation)
     is_nobodys_fault = failure.is_infrastructure or pod.status.reason == "DeadlineExceeded" or failure.exit_code == 0
     if not is_nobodys_fault:
         return _Step(conditions=stalled(failure.reason, message))

@@ -65,40 +65,40 @@ def classify(title: str, pod: Pod) -> Failure:
 
 
 def _from_exit(title: str, pod: Pod, container: ContainerStatus, state: Terminated) -> Failure:
-    words = termination.decode(state.message) if state.message else None
+    reported = termination.decode(state.message) if state.message else None
     if state.reason == "OOMKilled":
         explanation = f"{title} ran out of memory: OOMKilled"
         return Failure(pod=pod, reason="OOMKilled", explanation=explanation, exit_code=state.exit_code)
     where = "" if container.name == "main" else f" (container {container.name})"
-    step = f" at step {words.step}" if words and words.step is not None else ""
-    if state.exit_code == 0 and words is not None and _reached_outdated_total(pod, words):
+    step = f" at step {reported.step}" if reported and reported.step is not None else ""
+    if state.exit_code == 0 and reported is not None and _reached_outdated_total(pod, reported):
         explanation = f"{title}{where} ended{step}, the last one before training.steps was raised"
         return Failure(pod=pod, reason=STEPS_RAISED, explanation=explanation, exit_code=0, is_infrastructure=True)
     if state.exit_code == 0:
         explanation = f"{title}{where} ended{step} before the run was done (exit code 0)"
         return Failure(pod=pod, reason="EndedEarly", explanation=explanation, exit_code=0)
-    if words is None:
+    if reported is None:
         code = f"exit code {state.exit_code}" + (f", signal {state.signal}" if state.signal else "")
         detail = f": {_clip(state.message)}" if state.message else ""
         explanation = f"{title}{where} failed ({code}){detail}"
         return Failure(pod=pod, reason="Error", explanation=explanation, exit_code=state.exit_code)
     return Failure(
         pod=pod,
-        reason=words.reason,
-        explanation=f"{title}{where} failed{step} ({words.reason}): {_clip(words.message).rstrip('.')}",
+        reason=reported.reason,
+        explanation=f"{title}{where} failed{step} ({reported.reason}): {_clip(reported.message).rstrip('.')}",
         exit_code=state.exit_code,
-        is_permanent=words.reason in termination.PERMANENT,
-        is_infrastructure=words.reason == DEPENDENCY,
+        is_permanent=reported.reason in termination.PERMANENT,
+        is_infrastructure=reported.reason == DEPENDENCY,
     )
 
 
-def _reached_outdated_total(pod: Pod, words: Termination) -> bool:
+def _reached_outdated_total(pod: Pod, reported: Termination) -> bool:
     """All the steps it was asked for are done; a higher training.steps came too late to reach it."""
-    if words.reason != "Finished" or words.step is None:
+    if reported.reason != "Finished" or reported.step is None:
         return False
     if pod.component == ENVIRONMENT:  # it ends by itself only after the last step
         return True
-    return words.progress is not None and 0 < words.progress.configured_steps <= words.step
+    return reported.progress is not None and 0 < reported.progress.configured_steps <= reported.step
 
 
 def _infrastructure_reason(pod: Pod) -> str:

@@ -38,7 +38,7 @@ from clotho_contract.termination import Trial
 
 ERROR_LIMIT: Final = 2000
 SAMPLE_LIMIT: Final = 500
-_PATIENCE_SECONDS: Final = 600  # beyond its time limit, for a pod that never gets to run
+_START_SECONDS: Final = 600  # beyond its time limit, for a pod that never gets to run
 
 
 class TestSeen(Struct, frozen=True, kw_only=True):
@@ -129,16 +129,16 @@ def _give_up_at(test: InferenceTest, pod: Pod) -> datetime:
     born = pod.metadata.creation_timestamp
     if born is None:
         raise ValueError(f"pod {pod.name} has no creation time")
-    return later(born, test.spec.timeout_seconds + testing.LENIENCE_SECONDS + _PATIENCE_SECONDS)
+    return later(born, test.spec.timeout_seconds + testing.LENIENCE_SECONDS + _START_SECONDS)
 
 
 def _result(before: ModelResult, pod: Pod) -> ModelResult:
-    words = pod.termination
-    trial = words.trial if words is not None and words.trial is not None else Trial()
-    is_good = words is not None and words.reason == "Finished" and words.trial is not None
+    reported = pod.termination
+    trial = reported.trial if reported is not None and reported.trial is not None else Trial()
+    is_good = reported is not None and reported.reason == "Finished" and reported.trial is not None
     error = ""
     if not is_good:
-        problem = words.message if words is not None else classify(_title(before.name), pod).explanation
+        problem = reported.message if reported is not None else classify(_title(before.name), pod).explanation
         error = "\n".join(filter(None, (sentence(problem), trial.output)))[:ERROR_LIMIT]
     return msgspec.structs.replace(
         before,
@@ -175,10 +175,10 @@ def _trouble(pods: Mapping[int, Pod], results: tuple[ModelResult, ...], now: dat
 
 def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: _Ruling, missing: list[int]) -> _Ruling:
     for key, refusal in seen.refused.items():
-        words = f"the API server refused {key.kind} {key.name}: {refusal.message}"
+        text = f"the API server refused {key.kind} {key.name}: {refusal.message}"
         if refusal.is_permanent:
-            return msgspec.structs.replace(ruling, problem=words)
-        ruling = msgspec.structs.replace(ruling, waiting=sentence(words))
+            return msgspec.structs.replace(ruling, problem=text)
+        ruling = msgspec.structs.replace(ruling, waiting=sentence(text))
     subject = _subject(test, seen.environment)
     if isinstance(subject, _Ruling):
         return msgspec.structs.replace(subject, results=ruling.results)

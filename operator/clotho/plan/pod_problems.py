@@ -43,15 +43,15 @@ def pod_problem(title: str, pod: Pod, now: datetime, *, gpus: int = 0) -> Proble
             continue
         detail = f": {waiting.message}" if waiting.message else ""
         if waiting.reason in _IMAGE_ERRORS:
-            words = f"the image {container.image} of {title} cannot be pulled ({waiting.reason}){detail}"
+            text = f"the image {container.image} of {title} cannot be pulled ({waiting.reason}){detail}"
             return Problem(
                 reason=IMAGE_PULL_FAILED,
-                message=sentence(words),
+                message=sentence(text),
                 is_permanent=waiting.reason == "InvalidImageName",
             )
         if waiting.reason in _START_ERRORS:
-            words = f"{title} cannot be started ({waiting.reason}){detail}"
-            return Problem(reason="CannotStart", message=sentence(words))
+            text = f"{title} cannot be started ({waiting.reason}){detail}"
+            return Problem(reason="CannotStart", message=sentence(text))
     return _unmounted(title, pod, now)
 
 
@@ -61,11 +61,11 @@ def _unmounted(title: str, pod: Pod, now: datetime) -> Problem | None:
     if slow_at is None or now < slow_at:
         return None
     mounted = ", ".join(dict.fromkeys(volume.title for volume in pod.spec.volumes if volume.title))
-    words = (
+    text = (
         f"{title}: volumes or network not ready on node {pod.spec.node_name}; it mounts {mounted or 'nothing'}; "
         f"`kubectl describe pod {pod.name}` shows what is missing"
     )
-    return Problem(reason="CannotStart", message=sentence(words))
+    return Problem(reason="CannotStart", message=sentence(text))
 
 
 def _slow_at(pod: Pod) -> datetime | None:

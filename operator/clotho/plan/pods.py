@@ -209,8 +209,8 @@ class Pod(Struct, frozen=True, kw_only=True):
         """The termination message of the main containers, where it follows the contract."""
         for container in self.status.container_statuses:
             ended = container.state.terminated
-            if ended is not None and ended.message and (words := termination.decode(ended.message)):
-                return words
+            if ended is not None and ended.message and (reported := termination.decode(ended.message)):
+                return reported
         return None
 
     def condition(self, kind: str) -> PodCondition | None:

@@ -74,7 +74,7 @@ def port(name: str, number: int) -> Manifest:
 
 
 def probes(number: int) -> Manifest:
-    """Frequent readiness, so that nothing waits for it; patient liveness, so that a busy moment does not kill.
+    """Frequent readiness, so that nothing waits for it; slow liveness, so that a busy moment does not kill.
 
     A process that fails its liveness probe hangs: it does not get the pod's grace period to save its work.
     """

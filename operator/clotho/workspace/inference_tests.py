@@ -48,17 +48,17 @@ class TestOrder(Struct, frozen=True, kw_only=True):
         return spec
 
     @property
-    def patience_seconds(self) -> float:
+    def limit_seconds(self) -> float:
         return self.timeout_seconds + SLACK_SECONDS
 
 
 Listener = Callable[[Object], Awaitable[None]]
 
 
-async def wait_for_test(workspace: Workspace, name: str, patience_seconds: float, listener: Listener) -> Object:
+async def wait_for_test(workspace: Workspace, name: str, limit_seconds: float, listener: Listener) -> Object:
     """The finished test; the listener is called with each change. Raises TimeoutError."""
     known = ""
-    async with asyncio.timeout(patience_seconds):
+    async with asyncio.timeout(limit_seconds):
         while True:
             test = await workspace.get("InferenceTest", name)
             if test["metadata"]["resourceVersion"] != known:

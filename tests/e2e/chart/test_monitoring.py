@@ -38,7 +38,7 @@ def scraped(
     with Prometheus(program, folder, free_port(), kubectl.kubeconfig, monitors) as server:
         helm.upgrade(CHART, *values)
         server.discover(kubectl.in_namespace(release_namespace))
-        assert server.without_data({"operator": "clotho_leader == 1"}, patience=60) == []
+        assert server.without_data({"operator": "clotho_leader == 1"}, limit_seconds=60) == []
         run.start(steps=5000)
         run.until("started", lambda body: body.get("status", {}).get("phase") == "Starting")
         server.discover(kubectl.in_namespace(release_namespace))
@@ -75,13 +75,13 @@ def selectors() -> dict[str, str]:
 
 
 def test_every_panel_has_data(scraped: Prometheus, release_namespace: str, run: ExampleRun) -> None:
-    missing = scraped.without_data(panels(release_namespace), patience=60)
+    missing = scraped.without_data(panels(release_namespace), limit_seconds=60)
     empty = [name for name in missing if name.rpartition(" (")[0] not in WITH_A_GPU_ONLY]
     assert empty == [], run.body()["status"]
 
 
 def test_every_alert_sees_its_series(scraped: Prometheus) -> None:
-    assert scraped.without_data(selectors(), patience=30) == []
+    assert scraped.without_data(selectors(), limit_seconds=30) == []
 
 
 def test_no_alert_is_about_to_fire_on_a_healthy_run(scraped: Prometheus) -> None:

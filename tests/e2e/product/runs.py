@@ -13,7 +13,7 @@ import yaml
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster.kubectl import Kubectl
 
-PATIENCE_SECONDS = 300.0
+LIMIT_SECONDS = 300.0
 POLL_SECONDS = 0.3
 Object = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Runs:
         return items
 
     def wait(self, name: str, what: str, until: Callable[[Object], bool]) -> Object:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + LIMIT_SECONDS
         while not until(run := self.get(name)):
             assert time.monotonic() < deadline, f"{name} is not {what}: {json.dumps(run.get('status'), indent=1)}"
             time.sleep(POLL_SECONDS)

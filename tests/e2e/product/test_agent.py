@@ -21,7 +21,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster.kubectl import Kubectl, KubectlError
 from clotho_dev.cluster.target import Embedded
-from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Runs, letters
+from e2e.product.runs import LIMIT_SECONDS, POLL_SECONDS, Runs, letters
 from rig.pods import python_pod
 
 KEYS = {"OPENAI_API_KEY": "sk-e2e-6f1d0c7a", "WANDB_API_KEY": "e2e0" * 10}
@@ -167,7 +167,7 @@ async def test_agent_trains_an_environment_file_and_finds_its_weights(
 def wait_for_evaluation(runs: Runs, run: str) -> None:
     pod = runs.pods(run, "environment")[0]["metadata"]
     path = f"/api/v1/namespaces/{pod['namespace']}/pods/{pod['name']}:8003/proxy/metrics"
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while 'measure="percent_correct"' not in runs.kubectl.run("get", "--raw", path):
         assert time.monotonic() < deadline, f"{run} was never evaluated"
         time.sleep(POLL_SECONDS)

@@ -16,7 +16,7 @@ import yaml
 
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster.kubectl import KubectlError
-from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Object, Runs, letters
+from e2e.product.runs import LIMIT_SECONDS, POLL_SECONDS, Object, Runs, letters
 from rig.pods import Pods
 
 KEY = "sk-e2e-a-key-that-must-not-appear"
@@ -110,7 +110,7 @@ def clotho(runs: Runs) -> Clotho:
 
 
 def wait(runs: Runs, name: str, what: str, until: Callable[[Object], bool]) -> Object:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while not until(found := runs.kubectl.get(name)):
         assert time.monotonic() < deadline, f"{name} is not {what}: {json.dumps(found.get('status'), indent=1)}"
         time.sleep(POLL_SECONDS)
@@ -199,7 +199,7 @@ def refuse_a_locked_field(runs: Runs) -> None:
 
 
 def refusal_of(runs: Runs, run: Object) -> str:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while True:  # a policy takes a moment to be in force
         try:
             runs.kubectl.apply(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from e2e.product.runs import PATIENCE_SECONDS, POLL_SECONDS, Runs, condition, letters, step_of
+from e2e.product.runs import LIMIT_SECONDS, POLL_SECONDS, Runs, condition, letters, step_of
 from rig.namespaces import exists
 
 
@@ -29,7 +29,7 @@ def test_run_is_suspended_resumed_stopped_and_deleted_without_loss(runs: Runs) -
     runs.wait("long", "without pods", lambda _: runs.pods("long") == [])
 
     runs.kubectl.run("delete", "trainingrun", "long", "--timeout=60s")
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + LIMIT_SECONDS
     while (left := kinds_left(runs)) != ["PersistentVolumeClaim"]:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(POLL_SECONDS)

@@ -19,7 +19,7 @@ from clotho_api_server.state.service import Service, ServiceSettings
 from clotho_api_server.state.shares import Limits
 from rig.trajectory_servers import ToolUnavailableError, atropos_python
 
-SETTINGS = ServiceSettings(Limits(max_queue_bytes=10**9, max_off_policy_batches=100), patience_when_full=0.1)
+SETTINGS = ServiceSettings(Limits(max_queue_bytes=10**9, max_off_policy_batches=100), hold_when_full=0.1)
 
 
 class Api:

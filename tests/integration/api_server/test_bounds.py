@@ -38,7 +38,7 @@ async def test_slow_clients_with_large_declared_bodies_do_not_hold_up_others(ser
 
 async def test_a_client_must_keep_up_a_minimum_rate(api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each chunk comes in time, but the whole would take hours."""
-    monkeypatch.setattr(bodies, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(bodies, "LIMIT_SECONDS", 0.2)
 
     async def trickle() -> Any:
         while True:

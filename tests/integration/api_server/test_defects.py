@@ -31,9 +31,9 @@ ENVIRONMENT = {"max_token_length": 64, "desired_name": "env", "weight": 1.0, "gr
 class Subject:
     """A server under examination, and how to start it again after a crash."""
 
-    def __init__(self, start: Callable[[], ServerProcess], patience: float) -> None:
+    def __init__(self, start: Callable[[], ServerProcess], limit_seconds: float) -> None:
         self._start = start
-        self.patience = patience
+        self.limit_seconds = limit_seconds
         self.server = start()
 
     def crash_and_restart(self) -> None:
@@ -123,7 +123,7 @@ def a_dead_environment_blocks_no_batch(subject: Subject) -> None:
     subject.register_environment(min_batch_allocation=0.5)
     subject.register_environment(desired_name="alive", weight=1.0)
     subject.send(1, 2, env_id=1)
-    deadline = time.monotonic() + subject.patience
+    deadline = time.monotonic() + subject.limit_seconds
     while (batch := subject.batch()) is None and time.monotonic() < deadline:
         subject.ask("GET", "/status-env", {"env_id": 1})  # only this one is heard
         time.sleep(0.1)
@@ -145,7 +145,7 @@ def a_batch_survives_a_client_that_gives_up(subject: Subject) -> None:
     connection.request("GET", "/batch", headers={"Accept-Encoding": "identity"})
     connection.getresponse().read(1000)
     connection.close()
-    deadline = time.monotonic() + subject.patience
+    deadline = time.monotonic() + subject.limit_seconds
     while (batch := subject.batch()) is None and time.monotonic() < deadline:
         time.sleep(0.1)
     assert batch == [1, 2]
@@ -198,14 +198,14 @@ CHECKS = [*DEFECTS, groups_that_cannot_fill_a_batch_do_not_block_those_that_can]
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[Subject]:
     config = write_config(tmp_path / "run.yaml", max_queue_bytes=10_000_000, environment_timeout=1)
-    subject = Subject(lambda: start_ours(tmp_path / "data", "--config", str(config)), patience=60)
+    subject = Subject(lambda: start_ours(tmp_path / "data", "--config", str(config)), limit_seconds=60)
     yield subject
     subject.server.kill()
 
 
 @pytest.fixture(scope="module")
 def original_server(atropos: Path) -> Iterator[Subject]:
-    subject = Subject(lambda: start_atropos(atropos), patience=3)
+    subject = Subject(lambda: start_atropos(atropos), limit_seconds=3)
     yield subject
     subject.server.kill()
 

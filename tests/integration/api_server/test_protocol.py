@@ -196,7 +196,7 @@ async def test_a_full_queue_answers_429_to_new_clients_and_holds_old_ones(server
         assert 'clotho_api_groups_rejected_total{environment="unknown",reason="full"} 1.0' in lines
         assert (await api.post("/scored_data", group(4), status=503))["detail"].startswith("the queue is full")
         assert (await api.get("/status"))["queue_size"] == 3
-    async with servers.serving(limits={"max_queue_bytes": 700}, patience_when_full=60.0) as api:
+    async with servers.serving(limits={"max_queue_bytes": 700}, hold_when_full=60.0) as api:
         held = asyncio.create_task(api.post("/scored_data", group(4)))
         await api.get("/batch")
         assert await held == {"status": "received"}
@@ -251,7 +251,7 @@ async def test_bodies_that_are_too_large_are_refused(servers) -> None:
 
 
 async def test_a_body_that_arrives_too_slowly_is_refused(api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(bodies, "LIMIT_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rpartition(":")[2]))
     writer.write(b"POST /scored_data HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
     async with asyncio.timeout(30):

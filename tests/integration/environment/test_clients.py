@@ -33,9 +33,7 @@ async def session():
 
 @pytest.fixture
 def client(session, inference):
-    return SamplingClient(
-        session, inference.url, model="tiny", defaults=Defaults(n=3, max_tokens=8), patience_seconds=0.5
-    )
+    return SamplingClient(session, inference.url, model="tiny", defaults=Defaults(n=3, max_tokens=8), limit_seconds=0.5)
 
 
 class TestSamplingClient:

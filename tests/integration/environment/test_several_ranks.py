@@ -24,7 +24,7 @@ async def ranks():
 async def client(ranks):
     async with open_session(TOKEN) as session:
         urls = [rank.url for rank in ranks]
-        yield SamplingClient(session, urls, model="tiny", defaults=Defaults(n=2, max_tokens=8), patience_seconds=5)
+        yield SamplingClient(session, urls, model="tiny", defaults=Defaults(n=2, max_tokens=8), limit_seconds=5)
 
 
 def asked(ranks) -> list[int]:

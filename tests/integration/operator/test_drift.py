@@ -129,7 +129,7 @@ async def test_deleted_secret_is_made_again_and_pods_get_the_new_token(
 
     await eventually("old enough", is_old_enough)
     await cluster.delete("secrets", secret["metadata"]["name"])
-    await eventually("replaced", are_replaced, patience=60)
+    await eventually("replaced", are_replaced, limit_seconds=60)
     assert kubelet.ended == ["environment", "trainer", "api-server"]
     await cluster.until_phase("Running", "r")
     assert kubelet.trainers_seen_together == 1

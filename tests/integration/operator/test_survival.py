@@ -166,7 +166,7 @@ async def test_writes_without_an_answer_create_no_duplicates(
     proxy.after = delay_answer
     await start_operator(through=proxy)
     await cluster.create_run("a")
-    run = await cluster.until_phase("Running", "a", patience=60)
+    run = await cluster.until_phase("Running", "a", limit_seconds=60)
     assert run["status"]["attempt"] == 1
     assert run["status"].get("restarts", 0) == 0
     assert kubelet.trainers_seen_together == 1

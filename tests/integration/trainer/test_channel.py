@@ -22,7 +22,7 @@ async def leading(stop: asyncio.Event | None = None) -> AsyncIterator[tuple[Lead
 
 
 async def joined(port: int, rank: int, software: str = "v1") -> Follower:
-    return await join(Hello(rank, len(NAMES), software), NAMES[0], "127.0.0.1", port, patience=5)
+    return await join(Hello(rank, len(NAMES), software), NAMES[0], "127.0.0.1", port, limit_seconds=5)
 
 
 async def test_rank_0_waits_for_all_and_names_who_is_missing() -> None:
@@ -45,13 +45,13 @@ async def test_a_rank_that_never_joins_is_named() -> None:
         with pytest.raises(
             TrainerError, match=r"^rank 2 \(trainer-2\) has not joined within 1 s; see its pod$"
         ) as found:
-            await leader.all_reached("joined", print, patience=1)
+            await leader.all_reached("joined", print, limit_seconds=1)
     assert found.value.reason == "DependencyUnavailable"
 
 
 async def test_rank_0_that_never_answers_is_named() -> None:
     with pytest.raises(TrainerError, match=r"rank 0 \(trainer\) does not answer at 127.0.0.1:\d+ within 1 s"):
-        await join(Hello(1, 3, "v1"), NAMES[0], "127.0.0.1", free_port(), patience=1)
+        await join(Hello(1, 3, "v1"), NAMES[0], "127.0.0.1", free_port(), limit_seconds=1)
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

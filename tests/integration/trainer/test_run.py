@@ -81,8 +81,8 @@ async def test_a_run_trains_saves_and_writes_its_termination_message(model: Path
     await until(lambda: b"reward/mean" in offline[0].read_bytes())  # its own process writes, a moment later
 
 
-async def until(true: Callable[[], bool], patience: float = 30.0) -> None:
-    async with asyncio.timeout(patience):
+async def until(true: Callable[[], bool], limit_seconds: float = 30.0) -> None:
+    async with asyncio.timeout(limit_seconds):
         while not true():  # noqa: ASYNC110 - another process writes it, without an event for us
             await asyncio.sleep(0.05)
 
@@ -186,7 +186,7 @@ async def test_a_new_run_on_a_used_volume_starts_at_the_first_step(model: Path, 
 
 
 async def test_a_volume_in_use_is_not_trained_on(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(volume_lock, "USUAL", volume_lock.Timing(patience=0.0))
+    monkeypatch.setattr(volume_lock, "USUAL", volume_lock.Timing(limit_seconds=0.0))
     async with api_server([groups(0)]) as api:
         settings = at(config(model), api.url)
         async with volume_lock.held(tmp_path / "data", another_run(settings).run, print):

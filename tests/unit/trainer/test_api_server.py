@@ -24,13 +24,13 @@ class Flaky:
 
 async def test_a_server_that_restarts_is_waited_for() -> None:
     flaky = Flaky(failures=3)
-    assert await retried(flaky, patience=lambda: 60, what="the server") == "answer"
+    assert await retried(flaky, limit_seconds=lambda: 60, what="the server") == "answer"
     assert flaky.calls == 4
 
 
 async def test_retries_end_with_a_clear_error() -> None:
     with pytest.raises(TrainerError, match="no answer from the server for 0 s: 503 starting") as caught:
-        await retried(Flaky(failures=10**9), patience=lambda: 0.01, what="the server")
+        await retried(Flaky(failures=10**9), limit_seconds=lambda: 0.01, what="the server")
     assert caught.value.reason == "DependencyUnavailable"
 
 
@@ -42,7 +42,7 @@ async def test_a_refusal_is_not_repeated() -> None:
         raise TrainerError("Unauthorized", "no")
 
     with pytest.raises(TrainerError):
-        await asyncio.wait_for(retried(refuse, patience=lambda: 60, what="the server"), timeout=10)
+        await asyncio.wait_for(retried(refuse, limit_seconds=lambda: 60, what="the server"), timeout=10)
     assert len(calls) == 1
 
 

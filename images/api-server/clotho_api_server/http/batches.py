@@ -16,7 +16,7 @@ from clotho_api_server.state.outcomes import Lease, Leased, Trained
 from clotho_api_server.state.service import Service
 from clotho_contract.api_protocol import AtStep, CurrentStep, LeaseRequest, Renewed
 
-PATIENCE_SECONDS: Final = 60.0  # for a client that does not take the next group
+LIMIT_SECONDS: Final = 60.0  # for a client that does not take the next group
 _END: Final = b"]}"
 
 
@@ -152,4 +152,4 @@ class Batches:
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:
-    await asyncio.wait_for(response.write(data), PATIENCE_SECONDS)
+    await asyncio.wait_for(response.write(data), LIMIT_SECONDS)

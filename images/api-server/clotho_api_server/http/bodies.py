@@ -11,8 +11,8 @@ from clotho_api_server.http.budget import Reservation
 from clotho_api_server.refusals import RefusalError, TimedOutError, TooLargeError
 
 SMALL: Final = 1024**2  # everything but scored data
-PATIENCE_SECONDS: Final = 30.0  # for the first byte and between any two
-LEAST_BYTES_PER_SECOND: Final = 1024**2  # on average, once PATIENCE_SECONDS are over
+LIMIT_SECONDS: Final = 30.0  # for the first byte and between any two
+LEAST_BYTES_PER_SECOND: Final = 1024**2  # on average, once LIMIT_SECONDS are over
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -38,10 +38,10 @@ async def _paced(request: web.Request) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     length, seconds = 0, 0.0
     while True:
-        allowed = PATIENCE_SECONDS + length / LEAST_BYTES_PER_SECOND - seconds
+        allowed = LIMIT_SECONDS + length / LEAST_BYTES_PER_SECOND - seconds
         began = loop.time()
         try:
-            async with asyncio.timeout(min(allowed, PATIENCE_SECONDS)):
+            async with asyncio.timeout(min(allowed, LIMIT_SECONDS)):
                 chunk = await request.content.readany()
         except TimeoutError as error:
             raise TimedOutError(f"the body came too slowly: {length} bytes so far") from error

@@ -72,7 +72,7 @@ class Intake:
             reached = limits.reached_by(state) if heeds_429 else limits.bytes_reached_by(state)
             return not (reached and needs_no_group(state))
 
-        if not await service.until(has_room, 0 if heeds_429 else service.settings.patience_when_full):
+        if not await service.until(has_room, 0 if heeds_429 else service.settings.hold_when_full):
             raise queue_is_full(service.state, limits, heeds_429=heeds_429)
 
     @asynccontextmanager

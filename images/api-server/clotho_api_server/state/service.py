@@ -28,7 +28,7 @@ class ServiceSettings(Struct, frozen=True):
     limits: Limits
     max_body_bytes: int = 512 * 1024**2
     environment_timeout: float = 300.0
-    patience_when_full: float = 30.0  # how long an old client's request is held before it is refused
+    hold_when_full: float = 30.0  # how long an old client's request is held before it is refused
 
 
 class Service:

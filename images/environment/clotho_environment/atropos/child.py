@@ -76,11 +76,11 @@ class Child:
 
     async def stop(self, grace_seconds: float) -> None:
         """The whole session: environments start helpers of their own."""
-        for number, patience in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 5.0)):
+        for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 5.0)):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(seconds):
                     await self._process.wait()
                     return
 

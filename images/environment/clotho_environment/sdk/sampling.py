@@ -55,14 +55,14 @@ class SamplingClient:
         model: str,
         defaults: Defaults | None = None,
         want_tokens: bool = True,
-        patience_seconds: float = 30.0,
+        limit_seconds: float = 30.0,
     ) -> None:
         self._session = session
         self._routes = Routes.to([base_url] if isinstance(base_url, str) else base_url)
         self._model = model
         self._defaults = defaults or Defaults()
         self._want_tokens = want_tokens
-        self._patience_seconds = patience_seconds
+        self._limit_seconds = limit_seconds
 
     async def chat(
         self,
@@ -156,7 +156,7 @@ class SamplingClient:
         self, path: str, request: dict[str, Any], read: Reader, samples: int, affinity: Affinity | None = None
     ) -> list[Completion]:
         body = msgspec.json.encode(request)
-        deadline = asyncio.get_running_loop().time() + self._patience_seconds
+        deadline = asyncio.get_running_loop().time() + self._limit_seconds
 
         def give_up_after_deadline(error: Exception, pause: float) -> None:
             if asyncio.get_running_loop().time() + pause > deadline:

@@ -118,17 +118,17 @@ class GgufFile:
         self._describe_tokenizer(writer)
 
     def _describe_tokenizer(self, writer: gguf.GGUFWriter) -> None:
-        words, tokenizer = self._vocabulary, self._source.tokenizer
-        writer.add_tokenizer_model(words.model)
-        writer.add_tokenizer_pre(words.pre)
-        writer.add_token_list(words.tokens)
-        writer.add_token_types(words.types)
-        if words.merges:
-            writer.add_token_merges(words.merges)
-        if words.scores:
-            writer.add_token_scores(words.scores)
-        if words.add_space_prefix is not None:
-            writer.add_add_space_prefix(words.add_space_prefix)
+        vocabulary, tokenizer = self._vocabulary, self._source.tokenizer
+        writer.add_tokenizer_model(vocabulary.model)
+        writer.add_tokenizer_pre(vocabulary.pre)
+        writer.add_token_list(vocabulary.tokens)
+        writer.add_token_types(vocabulary.types)
+        if vocabulary.merges:
+            writer.add_token_merges(vocabulary.merges)
+        if vocabulary.scores:
+            writer.add_token_scores(vocabulary.scores)
+        if vocabulary.add_space_prefix is not None:
+            writer.add_add_space_prefix(vocabulary.add_space_prefix)
         for identifier, add in (
             (tokenizer.bos_token_id, writer.add_bos_token_id),
             (tokenizer.eos_token_id, writer.add_eos_token_id),

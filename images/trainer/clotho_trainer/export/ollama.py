@@ -27,8 +27,8 @@ class OllamaServer:
 
     async def register(self, folder: Path, file: ExportedFile, talk: Conversation, advance: Advance) -> None:
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
-            await self._with_patience(lambda: self._upload(session, folder, file, advance))
-            await self._with_patience(lambda: self._create(session, file, talk))
+            await self._retried(lambda: self._upload(session, folder, file, advance))
+            await self._retried(lambda: self._create(session, file, talk))
 
     async def _upload(self, session: aiohttp.ClientSession, folder: Path, file: ExportedFile, advance: Advance) -> None:
         blob = f"{self._url}/api/blobs/sha256:{file.sha256}"
@@ -85,7 +85,7 @@ class OllamaServer:
             f"Ollama at {self._url} answered {answer.status} when {action}: {text}",
         )
 
-    async def _with_patience(self, attempt: Callable[[], Any]) -> None:
+    async def _retried(self, attempt: Callable[[], Any]) -> None:
         """A server that is restarting or briefly out of reach gets another chance; a refusal is final."""
         for left in reversed(range(_ATTEMPTS)):
             try:

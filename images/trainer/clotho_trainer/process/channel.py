@@ -87,19 +87,21 @@ class Leader:
         finally:
             server.close()
 
-    async def all_reached(self, stage: Stage, on_wait: Callable[[str], None], patience: float | None = None) -> None:
+    async def all_reached(
+        self, stage: Stage, on_wait: Callable[[str], None], limit_seconds: float | None = None
+    ) -> None:
         def missing() -> str:
             absent = [name for rank, name in enumerate(self._names) if rank and rank not in self._reached[stage]]
             return ", ".join(absent)
 
         try:
-            async with asyncio.timeout(patience), self._news:
+            async with asyncio.timeout(limit_seconds), self._news:
                 while missing():
                     on_wait(f"{missing()} to {_TO_REACH[stage]}")
                     await self._news.wait()
         except TimeoutError as error:
             raise TrainerError(
-                "DependencyUnavailable", f"{missing()} has not joined within {patience:.0f} s; see its pod"
+                "DependencyUnavailable", f"{missing()} has not joined within {limit_seconds:.0f} s; see its pod"
             ) from error
 
     def order(self, what: What, port: int = 0) -> None:
@@ -209,15 +211,16 @@ class Follower:
         return Termination(reason="DependencyUnavailable", message=message, step=end.step)
 
 
-async def join(hello: Hello, rank_0: str, host: str, port: int, patience: float = JOIN_SECONDS) -> Follower:
+async def join(hello: Hello, rank_0: str, host: str, port: int, limit_seconds: float = JOIN_SECONDS) -> Follower:
     """Rank 0 may start later than this rank, and so may the name of its host."""
-    deadline = asyncio.get_running_loop().time() + patience
+    deadline = asyncio.get_running_loop().time() + limit_seconds
 
     def give_up(error: Exception, pause: float) -> None:
         if asyncio.get_running_loop().time() + pause > deadline:
             raise TrainerError(
                 "DependencyUnavailable",
-                f"{rank_0} does not answer at {host}:{port} within {patience:.0f} s ({reason_of(error)}); see its pod",
+                f"{rank_0} does not answer at {host}:{port} within {limit_seconds:.0f} s "
+                f"({reason_of(error)}); see its pod",
             )
 
     reader, writer = await retrying(

@@ -18,7 +18,7 @@ from clotho_trainer.failures import TrainerError
 log = logging.getLogger(__name__)
 
 _LONG_POLL_SECONDS = 20.0
-_PATIENCE_WHEN_STOPPING = 5.0
+_LIMIT_WHEN_STOPPING = 5.0
 Answer = TypeVar("Answer")
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -42,13 +42,13 @@ class Lease(LeasedBatch, frozen=True):
 
 class ApiServer:
     def __init__(
-        self, session: aiohttp.ClientSession, base_url: str, token: str, patience: float, stop: asyncio.Event
+        self, session: aiohttp.ClientSession, base_url: str, token: str, limit_seconds: float, stop: asyncio.Event
     ) -> None:
         self._session = session
         self._stop = stop
         self._base_url = base_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", **PROTOCOL_HEADERS}
-        self._patience = patience  # seconds without any answer before the trainer fails
+        self._limit_seconds = limit_seconds  # seconds without any answer before the trainer fails
 
     async def wait_until_up(self) -> None:
         await self._request("GET", "/status")
@@ -113,14 +113,12 @@ class ApiServer:
                 return
 
     async def _request(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-        """Try until the server answers or patience ends: it may be restarting."""
-        return await retried(
-            lambda: self._once(method, path, body), self._remaining_patience, f"{self._base_url}{path}"
-        )
+        """Try until the server answers or the limit is reached: it may be restarting."""
+        return await retried(lambda: self._once(method, path, body), self._remaining_seconds, f"{self._base_url}{path}")
 
-    def _remaining_patience(self) -> float:
+    def _remaining_seconds(self) -> float:
         """A trainer that is stopping has only its grace period, and the server may be gone for good by then."""
-        return _PATIENCE_WHEN_STOPPING if self._stop.is_set() else self._patience
+        return _LIMIT_WHEN_STOPPING if self._stop.is_set() else self._limit_seconds
 
     async def _once(self, method: str, path: str, body: object) -> tuple[int, bytes]:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_LONG_POLL_SECONDS + 60)
@@ -143,15 +141,15 @@ class ApiServer:
             raise TrainerError("InvalidConfig", f"the API server refused {path}: {response.status} {detail}")
 
 
-async def retried(operation: Callable[[], Awaitable[Answer]], patience: Callable[[], float], what: str) -> Answer:
-    """Retry over connection errors and busy answers until the patience, in seconds, is used up."""
+async def retried(operation: Callable[[], Awaitable[Answer]], limit_seconds: Callable[[], float], what: str) -> Answer:
+    """Retry over connection errors and busy answers until the limit, in seconds, is used up."""
     loop = asyncio.get_running_loop()
     began, is_logged = loop.time(), False
 
     def give_up_or_log(error: Exception, pause: float) -> None:
         nonlocal is_logged
         waited, reason = loop.time() - began, reason_of(error)
-        if waited + pause > patience():
+        if waited + pause > limit_seconds():
             raise TrainerError("DependencyUnavailable", f"no answer from {what} for {waited:.0f} s: {reason}")
         if not is_logged:
             log.warning("waiting for %s: %s", what, reason)

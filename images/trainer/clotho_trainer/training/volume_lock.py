@@ -42,7 +42,7 @@ class Timing:
 
     beat: float = 5.0
     silence: float = 30.0
-    patience: float = 60.0
+    limit_seconds: float = 60.0
 
 
 USUAL = Timing()
@@ -82,7 +82,7 @@ async def _acquire(file: FileIO, own: Holder, on_wait: Callable[[str], None], ti
         if is_locked and clock() - changed >= timing.silence:
             log.warning("the volume's lock is taken over from %s: no heartbeat for %.0f s", other, timing.silence)
             return
-        if clock() - began >= timing.patience:
+        if clock() - began >= timing.limit_seconds:
             raise TrainerError(
                 "DependencyUnavailable",
                 f"the volume is in use by {other}; stop that run, or give this one a claim of its own",

@@ -60,9 +60,9 @@ def for_kubectl() -> int:
     return Exit.OK
 
 
-def candidates(words: Sequence[str]) -> list[str]:
+def candidates(argv: Sequence[str]) -> list[str]:
     """What the last word may become: commands, options, values, and names that the cluster knows."""
-    *before, current = words or [""]
+    *before, current = argv or [""]
     place: Command | Group = arguments.TREE
     rest = list(before)
     while isinstance(place, Group) and rest and (found := place.find(rest[0])):

@@ -17,7 +17,7 @@ from clotho.cluster.outcomes import Transient
 from clotho.workspace.objects import Workspace
 
 REFRESH_SECONDS: Final = 1.0
-PATIENCE_SECONDS: Final = 60.0  # without an answer from the API server
+LIMIT_SECONDS: Final = 60.0  # without an answer from the API server
 
 
 async def watch(options: argparse.Namespace, workspace: Workspace) -> int:
@@ -52,7 +52,7 @@ async def _until_finished(workspace: Workspace, name: str) -> dict[str, Any]:
 
 async def _look(workspace: Workspace, name: str) -> dict[str, Any]:
     """Retries while the API server is restarting."""
-    give_up = time.monotonic() + PATIENCE_SECONDS
+    give_up = time.monotonic() + LIMIT_SECONDS
     while True:
         try:
             return await find_run(workspace, name)

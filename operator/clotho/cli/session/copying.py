@@ -133,8 +133,13 @@ def _why_waiting(pod: Object) -> str:
 async def _copy(workspace: Workspace, pod: str, source: Source, target: Path) -> dict[str, int]:
     """What has arrived is unpacked at once, so that nothing is stored twice."""
     excluded = [f"--exclude=./{name}" for name in source.without]
-    words = ["tar", "-C", source.path, *excluded, "-cf", "-", "."]
-    params = [("container", MAIN), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in words)]
+    argv = ["tar", "-C", source.path, *excluded, "-cf", "-", "."]
+    params = [
+        ("container", MAIN),
+        ("stdout", "true"),
+        ("stderr", "true"),
+        *(("command", argument) for argument in argv),
+    ]
     arrived = _Arriving()
     unpacking = asyncio.create_task(asyncio.to_thread(_unpack, arrived, target))
     complaints = b""

@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 
-def hint(options: argparse.Namespace, *words: str, namespace: str = "") -> str:
+def hint(options: argparse.Namespace, *argv: str, namespace: str = "") -> str:
     """`clotho run watch gsm8k -n lab`."""
     given = {
         "-n": namespace or options.namespace,
@@ -14,4 +14,4 @@ def hint(options: argparse.Namespace, *words: str, namespace: str = "") -> str:
         "--kubeconfig": options.kubeconfig,
     }
     where = [word for option, value in given.items() if value for word in (option, str(value))]
-    return f"{options.program} {shlex.join([*words, *where])}"
+    return f"{options.program} {shlex.join([*argv, *where])}"

@@ -118,11 +118,11 @@ def _observe(before: AutoscalingStatus, seen: Signals, now: datetime) -> Autosca
 def _raise(state: AutoscalingStatus, most: int, seen: Signals, now: datetime) -> AutoscalingStatus:
     waits = f"waited {seen.waiting_share:.0%} of the step for data"
     if seen.occupancy is not None and seen.occupancy >= FULL_ENGINE:
-        words = f"Not raised: the trainer {waits}, but the inference engine was {seen.occupancy:.0%} full; add GPUs."
-        return msgspec.structs.replace(state, reason="EngineFull", message=words)
+        message = f"Not raised: the trainer {waits}, but the inference engine was {seen.occupancy:.0%} full; add GPUs."
+        return msgspec.structs.replace(state, reason="EngineFull", message=message)
     if state.target >= most:
-        words = f"Not raised: the trainer {waits}, but autoscaling.max is {most}."
-        return msgspec.structs.replace(state, reason="AtMaximum", message=words)
+        message = f"Not raised: the trainer {waits}, but autoscaling.max is {most}."
+        return msgspec.structs.replace(state, reason="AtMaximum", message=message)
     engine = f" while the inference engine was {seen.occupancy:.0%} full" if seen.occupancy is not None else ""
     larger = state.previous if state.previous > state.target else 2 * state.target
     return _changed(state, min(larger, most), "Raised", f"the trainer {waits}{engine}.", now)

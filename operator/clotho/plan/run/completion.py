@@ -8,8 +8,8 @@ def is_complete(situation: Situation) -> bool:
     progress = situation.progress
     if progress is not None and progress.state == "finished" and progress.step >= wanted:
         return True
-    words = situation.termination
-    return words is not None and words.reason == "Finished" and (words.step or 0) >= wanted
+    reported = situation.termination
+    return reported is not None and reported.reason == "Finished" and (reported.step or 0) >= wanted
 
 
 def has_trained_enough(situation: Situation) -> bool:

@@ -118,8 +118,8 @@ def trainer_record(trainer: RunComponent) -> TrainerStatus:
 
 def is_done_early(pod: Pod) -> bool:
     """A follower that finished, perhaps before the trainer's first pod: that one decides how the training ends."""
-    words = pod.termination if pod.is_follower and pod.status.phase == "Succeeded" else None
-    return words is not None and words.reason == "Finished"
+    reported = pod.termination if pod.is_follower and pod.status.phase == "Succeeded" else None
+    return reported is not None and reported.reason == "Finished"
 
 
 def wanted_replicas(environment: EnvironmentSpec, chosen: AutoscalingStatus | None) -> int:

@@ -76,9 +76,9 @@ def _meanwhile(situation: Situation, status: ExportStatus, component: RunCompone
         return Exporting(status=_with_message(status, "Waiting for the exporting pod to start."), component=component)
     probe = situation.observed.probes.exporter
     report = probe.answer if probe is not None and probe.pod_uid == pod.uid else None
-    words = f"{report.state.capitalize()} {report.artifact}".strip() if report else "Reading the checkpoint"
+    activity = f"{report.state.capitalize()} {report.artifact}".strip() if report else "Reading the checkpoint"
     changed = msgspec.structs.replace(
-        _with_message(status, f"{words}."),
+        _with_message(status, f"{activity}."),
         phase="Running",
         percent=report.percent if report else status.percent,
         start_time=status.start_time or situation.moment,
@@ -88,9 +88,9 @@ def _meanwhile(situation: Situation, status: ExportStatus, component: RunCompone
 
 def _after(situation: Situation, status: ExportStatus, component: RunComponent, pod: Pod) -> Exporting:
     """Finished, to be tried again, or given up; a failed pod goes once its retry is stored and due."""
-    words = pod.termination
-    if words is not None and words.reason == "Finished" and words.export is not None:
-        return _finished(situation, status, component, words.export)
+    reported = pod.termination
+    if reported is not None and reported.reason == "Finished" and reported.export is not None:
+        return _finished(situation, status, component, reported.export)
     if retry := component.retry_of(pod):
         is_due = retry.at <= situation.now
         actions = (delete_pod(pod),) if is_due and not pod.is_terminating else ()

@@ -91,8 +91,8 @@ def _lost(situation: Situation, trainer: RunComponent) -> Failure | None:
     if not trainer.pods or not missing or not _was_complete(situation, trainer):
         return None
     pods = f"pod {missing[0]}" if len(missing) == 1 else f"{len(missing)} of {trainer.replicas} pods"
-    words = f"{trainer.title} lost {pods}"
-    return Failure(pod=trainer.pods[0], reason="Deleted", explanation=words, is_infrastructure=True)
+    explanation = f"{trainer.title} lost {pods}"
+    return Failure(pod=trainer.pods[0], reason="Deleted", explanation=explanation, is_infrastructure=True)
 
 
 def _was_complete(situation: Situation, trainer: RunComponent) -> bool:
@@ -116,11 +116,11 @@ def _placed(situation: Situation, trainer: RunComponent) -> Account:
         if gang.releases and _count_placed(trainer) == trainer.replicas:
             return trainer.with_record(gang=msgspec.structs.replace(gang, releases=0)), [], None
         return trainer, [], None
-    words = f"only {_count_placed(trainer)} of {trainer.replicas} pods of {trainer.title} got a node"
+    summary = f"only {_count_placed(trainer)} of {trainer.replicas} pods of {trainer.title} got a node"
     gpus = situation.run.spec.trainer.gpus
     problems = (pod_problem(trainer.title_of(pod), pod, situation.now, gpus=gpus) for pod in trainer.pods)
     detail = next((problem.message for problem in problems if problem is not None), "")
-    message = f"{sentence(words)} {detail}".strip()
+    message = f"{sentence(summary)} {detail}".strip()
     seconds = backoff(gang.releases, _FIRST_RELEASE, _seed(situation, trainer))
     retry_at = later(situation.moment, round(seconds))
     changed = retire(trainer, _attempt(trainer), retry_at, gang.releases + 1).with_record(
@@ -137,8 +137,8 @@ def release_time(situation: Situation, trainer: RunComponent) -> datetime | None
     if not is_half or any(pod.is_terminating or pod.has_ended for pod in trainer.pods):
         return None
     newest = max((time for time in created if time is not None), default=None)
-    patience = situation.settings.placement_seconds * jitter(_seed(situation, trainer))
-    return later(newest, patience) if newest is not None else None
+    limit = situation.settings.placement_seconds * jitter(_seed(situation, trainer))
+    return later(newest, limit) if newest is not None else None
 
 
 def _count_placed(trainer: RunComponent) -> int:

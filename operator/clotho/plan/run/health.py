@@ -56,8 +56,8 @@ def worst_problem(situation: Situation) -> Problem | None:
 
 def _problems(situation: Situation) -> Iterator[Problem]:
     for key, refusal in situation.observed.refused.items():
-        words = f"the API server refused {key.kind} {key.name}: {refusal.message}"
-        yield Problem(reason="Refused", message=sentence(words), is_permanent=refusal.is_permanent)
+        text = f"the API server refused {key.kind} {key.name}: {refusal.message}"
+        yield Problem(reason="Refused", message=sentence(text), is_permanent=refusal.is_permanent)
     for component in situation.components:
         for pod in component.pods:
             gpus = situation.run.spec.trainer.gpus if component.kind == TRAINER else 0
@@ -156,5 +156,5 @@ def _state_of(situation: Situation, component: RunComponent, index: int, pod: Po
         return f"{host}: no pod"
     where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
     problem = pod_problem(component.title_of(pod), pod, situation.now, gpus=situation.run.spec.trainer.gpus)
-    words = problem.message.rstrip(".") if problem else pod_state(pod).lower()
-    return f"{host}{where}: {words}"
+    state = problem.message.rstrip(".") if problem else pod_state(pod).lower()
+    return f"{host}{where}: {state}"

@@ -39,10 +39,10 @@ def run_progress(situation: Situation) -> RunProgress | None:
 
 
 def _step(situation: Situation) -> int:
-    before, report, words = situation.run.status.progress, situation.progress, situation.termination
+    before, report, ended = situation.run.status.progress, situation.progress, situation.termination
     if report is not None and situation.has_read_checkpoint:
-        return max(report.step, (words.step or 0) if words else 0)
-    return max(before.step if before else 0, (words.step or 0) if words else 0)
+        return max(report.step, (ended.step or 0) if ended else 0)
+    return max(before.step if before else 0, (ended.step or 0) if ended else 0)
 
 
 def _at(kept: RunProgress, step: int, total: int) -> RunProgress:

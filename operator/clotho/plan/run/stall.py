@@ -88,29 +88,29 @@ def find_cause(situation: Situation) -> Cause:
     for component in situation.components:
         if not component.is_ready:
             detail = unready_pods(situation, component)
-            words = f"{component.title} is not ready" + (f" ({detail})" if detail else "")
-            return Cause(name=_NOT_READY[component.kind], explanation=words, component=component.kind)
+            explanation = f"{component.title} is not ready" + (f" ({detail})" if detail else "")
+            return Cause(name=_NOT_READY[component.kind], explanation=explanation, component=component.kind)
     if problem := _silence(probes.api_server, components.api_server):
-        words = f"the API server does not answer ({problem})"
-        return Cause(name="APIServerNotAnswering", explanation=words, component=API_SERVER)
+        explanation = f"the API server does not answer ({problem})"
+        return Cause(name="APIServerNotAnswering", explanation=explanation, component=API_SERVER)
     if problem := _silence(probes.trainer, components.trainer):
-        words = f"the trainer does not answer ({problem})"
-        return Cause(name="TrainerHung", explanation=words, component=TRAINER)
+        explanation = f"the trainer does not answer ({problem})"
+        return Cause(name="TrainerHung", explanation=explanation, component=TRAINER)
     if situation.run.spec.is_inline:
         return Cause(name="TrainerHung", explanation="the trainer answers but makes no step", component=TRAINER)
     if problem := _silence(probes.inference, components.trainer):
-        words = f"the inference server does not answer ({problem})"
-        return Cause(name="InferenceNotAnswering", explanation=words, component=TRAINER)
+        explanation = f"the inference server does not answer ({problem})"
+        return Cause(name="InferenceNotAnswering", explanation=explanation, component=TRAINER)
     if queue is None:
         return Cause(name="Unknown", explanation="the API server has not been asked yet", component=None)
     if queue.batches_ready:
-        words = f"the trainer hangs while {queue.batches_ready} complete batches wait for it"
-        return Cause(name="TrainerHung", explanation=words, component=TRAINER)
+        explanation = f"the trainer hangs while {queue.batches_ready} complete batches wait for it"
+        return Cause(name="TrainerHung", explanation=explanation, component=TRAINER)
     if queue.is_full:
-        words = f"the API server is full with {queue.queue_groups} groups that do not make a batch"
-        return Cause(name="APIServerFull", explanation=words, component=API_SERVER)
-    words = f"the environments are not producing ({queue.environments_connected} connected)"
-    return Cause(name="EnvironmentsNotProducing", explanation=words, component=ENVIRONMENT)
+        explanation = f"the API server is full with {queue.queue_groups} groups that do not make a batch"
+        return Cause(name="APIServerFull", explanation=explanation, component=API_SERVER)
+    explanation = f"the environments are not producing ({queue.environments_connected} connected)"
+    return Cause(name="EnvironmentsNotProducing", explanation=explanation, component=ENVIRONMENT)
 
 
 def _silence(probe: Probe[Any] | None, component: RunComponent) -> str:

@@ -42,9 +42,9 @@ def tidy_up(situation: Situation) -> tuple[tuple[Delete, ...], datetime | None]:
     stage = next(stages(situation, lambda pod: not pod.has_ended), ())
     status = situation.run.status
     if status.phase == "Completed" and status.completion_time and any(each.kind == TRAINER for each, _ in stage):
-        patience = later(status.completion_time, LINGER_SECONDS)
-        if situation.now < patience:
-            return (), patience
+        until = later(status.completion_time, LINGER_SECONDS)
+        if situation.now < until:
+            return (), until
     return delete_live(stage), None
 
 

@@ -25,11 +25,11 @@ def check_templates(situation: Situation) -> Decision | None:
     if not situation.observed.is_unchecked or not with_template:
         return None
     problem = next((refused[key].message for key in with_template if key in refused), "")
-    words = f"the API server refused a pod: {problem}" if problem else "the pod templates are being checked"
+    text = f"the API server refused a pod: {problem}" if problem else "the pod templates are being checked"
     return Decision(
         phase="Pending",
         reason="Validating",
-        message=sentence(words),
+        message=sentence(text),
         components=situation.components,
         actions=tuple(
             Validate(key=key, manifest=render_pod(situation, component, 0, 0))

@@ -237,7 +237,7 @@ async def test_watch_waits_out_a_cluster_that_does_not_answer(api: FakeApi, monk
 async def test_watch_does_not_wait_for_ever(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     api.refusals["get"] = Transient("get x", "connection refused")
     monkeypatch.setattr(watching, "REFRESH_SECONDS", 0.01)
-    monkeypatch.setattr(watching, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(watching, "LIMIT_SECONDS", 0.02)
     with pytest.raises(Transient):
         await watching.watch(options("run", "watch", "mine", "--timeout", "5"), api.workspace)
     assert len(api.requests) > 1

@@ -91,7 +91,7 @@ class SamplingClient:
         return Trajectory(prompt, limit)
 
     async def sample(self, trajectory: Trajectory, *, max_tokens: int | None = None, stop: Sequence[str] = ()) -> str:
-        """The policy's next words, added to the trajectory."""
+        """The policy's next turn, added to the trajectory."""
         if trajectory.room < 1:
             raise ValueError(f"the trajectory is full: it has all its {trajectory.limit} tokens")
         limit = min(max_tokens or trajectory.room, trajectory.room)
