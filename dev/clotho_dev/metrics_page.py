@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the metrics of all four components: `python -m clotho_dev.metrics_page`."""
+"""Writes docs/metrics.md from the metrics of all components: `python -m clotho_dev.metrics_page`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from clotho_api_server.state.shares import Snapshot
 from clotho_dev import REPOSITORY
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_trainer.reporting.board import Board
+from clotho_trainer.reporting.replica import ReplicaMetrics
 
 PAGE: Final = REPOSITORY / "docs" / "metrics.md"
 INTRODUCTION: Final = """\
@@ -28,6 +29,7 @@ On port 8080 of its Service `clotho-metrics`. Figures of runs come from the repl
 API_SERVER: Final = "On port 8000 of each run's API server."
 TRAINER: Final = """\
 On port 8002 of each run's trainer. `figure` is a name as in Weights & Biases: `reward/mean`, `loss`, ..."""
+INFERENCE: Final = "On port 8002 of each inference replica."
 ENVIRONMENT: Final = "On port 8003 of each environment pod."
 
 
@@ -41,6 +43,7 @@ def page() -> str:
         _section("Operator", OPERATOR, metric_rows()),
         _section("API server", API_SERVER, _rows(api_server.registry)),
         _section("Trainer", TRAINER, _rows(board.registry)),
+        _section("Inference replicas", INFERENCE, _rows(ReplicaMetrics().registry)),
         _section("Environments", ENVIRONMENT, _rows(telemetry.registry)),
     ]
     return "\n".join([INTRODUCTION, *sections])

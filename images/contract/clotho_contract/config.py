@@ -30,10 +30,17 @@ class Endpoints(Settings, frozen=True, omit_defaults=True):
     api_server: str = ""  # a run without environments has none
     inference: str = ""  # of rank 0
     inference_ranks: tuple[str, ...] = ()  # of all ranks, by rank; empty where there is only one
+    inference_replicas: tuple[str, ...] = ()  # of the inference replicas; changes while the run goes on
+    policy: str = ""  # where inference replicas get the policy: the policy port of rank 0
+
+    @property
+    def rank_urls(self) -> tuple[str, ...]:
+        return self.inference_ranks or ((self.inference,) if self.inference else ())
 
     @property
     def policy_urls(self) -> tuple[str, ...]:
-        return self.inference_ranks or ((self.inference,) if self.inference else ())
+        """Every server of the policy."""
+        return (*self.rank_urls, *self.inference_replicas)
 
 
 class EnvironmentConfig(Settings, frozen=True):

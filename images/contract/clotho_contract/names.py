@@ -7,6 +7,7 @@ API_SERVER_PORT: Final = 8000
 INFERENCE_PORT: Final = 8001
 TRAINER_STATUS_PORT: Final = 8002
 ENVIRONMENT_STATUS_PORT: Final = 8003
+POLICY_PORT: Final = 8005  # of the trainer, for inference replicas alone
 
 CONFIG_PATH: Final = Path("/etc/clotho/run.yaml")
 DATA_PATH: Final = Path("/var/lib/clotho")  # the claim of the API server, and of the trainer: each has its own
@@ -19,16 +20,19 @@ CONFIG_VARIABLE: Final = "CLOTHO_CONFIG"
 DATA_VARIABLE: Final = "CLOTHO_DATA"
 ENVIRONMENT_VARIABLE: Final = "CLOTHO_ENVIRONMENT"  # which entry of `environments` this pod is
 TOKENIZER_VARIABLE: Final = "CLOTHO_TOKENIZER"  # the tokenizer's folder, where it is not TOKENIZER_PATH
+REPLICA_VARIABLE: Final = "CLOTHO_REPLICA"  # which of several inference replicas a pod is, from 0
 TOKEN_VARIABLE: Final = "CLOTHO_TOKEN"  # noqa: S105 - the token that a pod's own requests carry
 # The tokens that a server accepts, one per role.
 ENVIRONMENT_TOKEN_VARIABLE: Final = "CLOTHO_ENVIRONMENT_TOKEN"  # noqa: S105
 TRAINER_TOKEN_VARIABLE: Final = "CLOTHO_TRAINER_TOKEN"  # noqa: S105
+INFERENCE_TOKEN_VARIABLE: Final = "CLOTHO_INFERENCE_TOKEN"  # noqa: S105
 OPERATOR_TOKEN_VARIABLE: Final = "CLOTHO_OPERATOR_TOKEN"  # noqa: S105
 ADMIN_TOKEN_VARIABLE: Final = "CLOTHO_ADMIN_TOKEN"  # noqa: S105
 TOKEN_VARIABLES: Final = (
     TOKEN_VARIABLE,
     ENVIRONMENT_TOKEN_VARIABLE,
     TRAINER_TOKEN_VARIABLE,
+    INFERENCE_TOKEN_VARIABLE,
     OPERATOR_TOKEN_VARIABLE,
     ADMIN_TOKEN_VARIABLE,
 )

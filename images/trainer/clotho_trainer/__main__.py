@@ -11,6 +11,11 @@ A trainer waits for scored groups from the API server, takes optimiser steps on 
   port 8001   inference: /generate (SGLang), /v1/completions, /v1/chat/completions, /v1/models, /tokenizer.tar
   port 8002   /progress, /metrics, /healthz, /readyz
 
+  port 8005   /policy, for inference replicas, where CLOTHO_INFERENCE_TOKEN is set
+
+`serve` is an inference replica: the same routes on ports 8001 and 8002, with the policy of the trainer that
+`endpoints.policy` of the run's file names. CLOTHO_TOKEN is its token for that trainer.
+
 With several ranks, set by torchrun's variables PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and
 PET_MASTER_PORT, each trains its share of every batch and serves the policy; further ranks of a pod on ports 8101, ...
 
@@ -35,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "tiny-model":
         return _tiny_model(options.folder, options.seed)
-    return _export(options) if options.command == "export" else _train(options)
+    return {"export": _export, "serve": _serve, "train": _train}[options.command](options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,15 +49,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     train = commands.add_parser("train", help="train the policy of a run and serve it")
-    train.add_argument("--config", type=Path, help="the run's file (default: $CLOTHO_CONFIG or /etc/clotho/run.yaml)")
-    train.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104
-    train.add_argument("--inference-port", type=int, help="of the pod's first rank (default: 8001)")
-    train.add_argument("--status-port", type=int, default=8002)
+    _add_ports(train, inference="of the pod's first rank (default: 8001)")
+    train.add_argument("--policy-port", type=int, default=8005, help="for inference replicas (default: 8005)")
+    serve = commands.add_parser("serve", help="serve the policy that a trainer elsewhere trains: an inference replica")
+    _add_ports(serve, inference="(default: 8001)")
     _add_export(commands.add_parser("export", help="merge a checkpoint and write it for other programs"))
     tiny = commands.add_parser("tiny-model", help="write a tiny random model that learns in seconds on a CPU")
     tiny.add_argument("folder", type=Path)
     tiny.add_argument("--seed", type=int, default=0)
     return parser
+
+
+def _add_ports(command: argparse.ArgumentParser, *, inference: str) -> None:
+    command.add_argument("--config", type=Path, help="the run's file (default: $CLOTHO_CONFIG or /etc/clotho/run.yaml)")
+    command.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")  # noqa: S104
+    command.add_argument("--inference-port", type=int, help=inference)
+    command.add_argument("--status-port", type=int, default=8002)
 
 
 def _add_export(export: argparse.ArgumentParser) -> None:
@@ -113,8 +125,21 @@ def _train(options: argparse.Namespace) -> int:
 
     base = options.inference_port
     port = inference_port(place.local_rank) if base is None else base + place.local_rank
-    chosen = app.Options(options.config, options.host, port, options.status_port, place)
+    chosen = app.Options(options.config, options.host, port, options.status_port, options.policy_port, place)
     ending.leave(uvloop.run(app.train(chosen)))
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import uvloop
+
+    from clotho_contract import logs
+    from clotho_contract.names import INFERENCE_PORT
+    from clotho_trainer.process import ending, replica
+    from clotho_trainer.process.app import Options
+
+    logs.set_up(os.environ.get("CLOTHO_LOG_LEVEL", "INFO"))
+    port = options.inference_port or INFERENCE_PORT
+    ending.leave(uvloop.run(replica.serve(Options(options.config, options.host, port, options.status_port))))
 
 
 if __name__ == "__main__":

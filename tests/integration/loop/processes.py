@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = [ROOT / "images" / part for part in ("contract", "api-server", "trainer", "environment")]
 TOKEN = "a-token-for-tests"
 
-Name = Literal["api-server", "trainer", "trainer-1", "trainer-2", "environment"]
+Name = Literal["api-server", "trainer", "trainer-1", "trainer-2", "replica", "environment"]
 RANKS: tuple[Name, ...] = ("trainer", "trainer-1", "trainer-2")
 
 
@@ -38,6 +38,9 @@ class Ports:
     trainer_status: int = field(default_factory=free_port)
     environment_status: int = field(default_factory=free_port)
     rendezvous: int = field(default_factory=free_port)
+    policy: int = field(default_factory=free_port)
+    replica: int = field(default_factory=free_port)
+    replica_status: int = field(default_factory=free_port)
     further_ranks: tuple[tuple[int, int], ...] = ()  # the inference and status ports of each
 
     def of_rank(self, rank: int) -> tuple[int, int]:
@@ -57,6 +60,7 @@ def letters_config(model: Path, ports: Ports, steps: int = 60) -> RunConfig:
             api_server=f"http://127.0.0.1:{ports.api_server}",
             inference=f"http://127.0.0.1:{ports.inference}",
             inference_ranks=ports.inference_urls,
+            policy=f"http://127.0.0.1:{ports.policy}",
         ),
         model=Model(name=str(model), dtype="float32"),
         training=Training(
@@ -105,9 +109,12 @@ class Run:
             return ["clotho_api_server", "--port", str(self.ports.api_server), "--host", "127.0.0.1"]
         if name == "environment":
             return ["clotho_environment", "serve", "--port", str(self.ports.environment_status)]
-        inference, status = map(str, self.ports.of_rank(RANKS.index(name)))
+        replica = (self.ports.replica, self.ports.replica_status)
+        inference, status = map(str, replica if name == "replica" else self.ports.of_rank(RANKS.index(name)))
         ports = ("--inference-port", inference, "--status-port", status)
-        return ["clotho_trainer", "train", "--host", "127.0.0.1", *ports]
+        if name == "replica":
+            return ["clotho_trainer", "serve", "--host", "127.0.0.1", *ports]
+        return ["clotho_trainer", "train", "--host", "127.0.0.1", *ports, "--policy-port", str(self.ports.policy)]
 
     def _rank_variables(self, name: Name) -> dict[str, str]:
         if name not in RANKS or not self.ports.further_ranks:

@@ -32,3 +32,9 @@ def test_a_trainer_that_is_alone_serves_at_its_only_address() -> None:
         "http://b",
     )
     assert Endpoints().policy_urls == ()
+
+
+def test_inference_replicas_serve_beside_the_ranks() -> None:
+    endpoints = Endpoints(inference="http://t:8001", inference_replicas=("http://r:8001",))
+    assert endpoints.policy_urls == ("http://t:8001", "http://r:8001")
+    assert endpoints.rank_urls == ("http://t:8001",)

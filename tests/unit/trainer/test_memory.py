@@ -10,18 +10,21 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize(
-    ("total", "rows", "tokens", "blocks"),
+    ("total", "rows", "tokens", "trainable", "blocks"),
     [
-        (100 * GIB, 4, 200, 4 * 2 + 1),  # a full batch and the null block
-        (2 * GIB, 1000, 1000, 409 + 1),  # what two fifths of the rest hold
-        (GIB // 1000, 4, 1000, 8 + 1),  # never less than one sequence
+        (100 * GIB, 4, 200, 1, 4 * 2 + 1),  # a full batch and the null block
+        (2 * GIB, 1000, 1000, 1, 409 + 1),  # what two fifths of the rest hold
+        (2 * GIB, 1000, 1000, 0, 819 + 1),  # twice as much where nothing is trained
+        (GIB // 1000, 4, 1000, 1, 8 + 1),  # never less than one sequence
     ],
 )
-def test_the_cache_holds_a_full_batch_if_it_fits(total: int, rows: int, tokens: int, blocks: int) -> None:
+def test_the_cache_holds_a_full_batch_if_it_fits(
+    total: int, rows: int, tokens: int, trainable: int, blocks: int
+) -> None:
     budget = memory.divide(
         total=total,
         used=total // 2,
-        trainable=0,
+        trainable=trainable,
         bytes_per_token=8192,
         rows=rows,
         tokens_a_row=tokens,

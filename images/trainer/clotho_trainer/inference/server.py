@@ -27,10 +27,14 @@ _LARGEST_BODY = 256 * 1024**2
 
 
 class InferenceServer:
-    """Listens from the start; answers 503 until a service is put in. Any of `tokens` opens it."""
+    """Listens from the start; answers 503 until a service is put in, and while `unready` has a reason for it.
+
+    Any of `tokens` opens it.
+    """
 
     def __init__(self, *tokens: str) -> None:
         self.service: Service | None = None
+        self.unready: Callable[[], str | None] = lambda: None
         self._tokens = tokens
         self._archive: bytes | None = None
 
@@ -69,6 +73,8 @@ class InferenceServer:
     def _serving(self) -> Service:
         if self.service is None:
             raise EngineBusyError("the model is still loading")
+        if reason := self.unready():
+            raise EngineBusyError(reason)
         return self.service
 
     def _route(self, kind: type[Body], route: Route[Body]) -> Handler:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,9 @@ from clotho_contract.names import (
     DATA_VARIABLE,
     ENVIRONMENT_TOKEN_VARIABLE,
     INFERENCE_PORT,
+    INFERENCE_TOKEN_VARIABLE,
     OPERATOR_TOKEN_VARIABLE,
+    POLICY_PORT,
     TOKEN_VARIABLE,
     TRAINER_STATUS_PORT,
 )
@@ -29,6 +31,7 @@ from clotho_trainer.inference.server import InferenceServer
 from clotho_trainer.inference.service import Service
 from clotho_trainer.process import preflight, ranks
 from clotho_trainer.process.place import ALONE, Place
+from clotho_trainer.process.policy_server import PolicyServer
 from clotho_trainer.process.status_server import status_application
 from clotho_trainer.process.step_target import StepTarget
 from clotho_trainer.process.stopping import STOPPED_EARLY, stop_on_signals, unless_stopped
@@ -50,6 +53,7 @@ class Options:
     host: str = "0.0.0.0"  # noqa: S104 - other pods connect; NetworkPolicy decides which
     inference_port: int = INFERENCE_PORT
     status_port: int = TRAINER_STATUS_PORT
+    policy_port: int = POLICY_PORT
     place: Place = ALONE
 
 
@@ -108,6 +112,7 @@ class _Rank:
         companions = await stack.enter_async_context(leading)
         checkpoints = Checkpoints(self.data / "checkpoints", config.training.checkpoint.keep, config.run.id)
         source = await _source(config, self.token, checkpoints, self.stop, stack)
+        publish = await self._policy_publisher()
         training = Training(config, target, source, checkpoints, board, self.data, companions.meet)
 
         async def load() -> None:
@@ -115,6 +120,8 @@ class _Rank:
             board.wait_for("the model to load")
             await training.load()
             self._serve(training.backend)
+            publish(training.backend)
+            board.on_report = lambda *_: publish(training.backend)
             await companions.begin()
             board.update(serving=True)
 
@@ -125,6 +132,16 @@ class _Rank:
             end = structs.replace(STOPPED_EARLY, step=board.progress.step)
         await companions.close(end)
         return end
+
+    async def _policy_publisher(self) -> Callable[[Backend], None]:
+        """For inference replicas, which have a token of their own where a run may have any."""
+        token = os.environ.get(INFERENCE_TOKEN_VARIABLE, "")
+        if not token or self.config.training.backend == "tinker":
+            return lambda _: None
+        server = PolicyServer(token)
+        port = listening(server.application(), self.options.host, self.options.policy_port, cancels_handlers=False)
+        await self.stack.enter_async_context(port)
+        return server.publish
 
     def _serve(self, backend: Backend) -> None:
         self.inference.service = _service(self.config, backend, self.board)
@@ -156,8 +173,11 @@ def _service(config: RunConfig, backend: Backend, board: Board) -> Service:
 
 
 @asynccontextmanager
-async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[None]:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2, handler_cancellation=True)
+async def listening(
+    app: web.Application, host: str, port: int, *, cancels_handlers: bool = True
+) -> AsyncIterator[None]:
+    """A handler whose client is gone is cancelled, unless it works for other clients, too."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2, handler_cancellation=cancels_handlers)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

@@ -52,6 +52,20 @@ def check(config: RunConfig) -> None:
         )
 
 
+def check_replica(config: RunConfig) -> None:
+    """What an inference replica needs, beyond what the trainer has checked."""
+    if not config.endpoints.policy:
+        raise TrainerError(
+            "InvalidConfig", "endpoints.policy is empty; it is the base URL of the trainer's policy port"
+        )
+    if config.training.backend == "tinker":
+        raise TrainerError("InvalidConfig", "inference.replicas: the Tinker service serves the policy itself")
+    if config.inference.engine == "vllm" and config.inference.vllm.mode == "server":
+        raise TrainerError(
+            "InvalidConfig", "inference.replicas start a vLLM of their own: inference.vllm.mode must be colocate"
+        )
+
+
 def _check_inline(config: RunConfig, inline: Inline, given: Given) -> None:
     if config.environments:
         raise TrainerError("InvalidConfig", "a run has either environments or inline, not both")

@@ -85,7 +85,7 @@ async def leading(
     if place.size == 1:
         yield Companions()
         return
-    leader = Leader(names(config.endpoints.policy_urls, place.size), software(), stop)
+    leader = Leader(names(config.endpoints.rank_urls, place.size), software(), stop)
     async with leader.listening(host, place.port), _ending_together(leader, board):
         try:
             yield Followers(leader, place, config, board)
@@ -98,7 +98,7 @@ async def follow(
     place: Place, config: RunConfig, board: Board, data: Path, stop: asyncio.Event, serve: Callable[[Backend], None]
 ) -> Termination:
     """What every other rank does until rank 0 ends, which ends this process, too."""
-    rank_0 = names(config.endpoints.policy_urls, place.size)[0]
+    rank_0 = names(config.endpoints.rank_urls, place.size)[0]
     board.wait_for(f"{rank_0} to answer")
     joined: list[Follower] = []
 

@@ -133,13 +133,13 @@ def make_backend(config: RunConfig, data: Path, local_rank: int = 0) -> Backend:
 
         return TinkerBackend(config, data)
     gpus.train_on(local_rank)
-    _quiet_libraries()
+    quiet_libraries()
     from clotho_trainer.training.local import backend as local_backend
 
     return local_backend.load_backend(config, data)
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
     """Their bars and banners would break the one-object-a-line log."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 _CACHE_SHARE = 0.4  # of what weights and optimiser leave; training needs the rest for activations
+_SERVING_CACHE_SHARE = 0.8  # where nothing is trained
 _GIB = 2**30
 
 
@@ -36,6 +37,7 @@ def divide(
     optimizer = trainable * 12  # a gradient and two moments in float32
     blocks_a_row = -(-tokens_a_row // block_size)
     block_bytes = block_size * bytes_per_token
-    affordable = int(max(total - used - optimizer, 0) * _CACHE_SHARE) // block_bytes
+    share = _CACHE_SHARE if trainable else _SERVING_CACHE_SHARE
+    affordable = int(max(total - used - optimizer, 0) * share) // block_bytes
     blocks = max(min(rows * blocks_a_row, affordable), blocks_a_row) + 1
     return Budget(total, used, optimizer, blocks * block_bytes, blocks, block_size)

@@ -1,0 +1,16 @@
+"""How inference replicas follow the policy: a long poll of the trainer's policy port.
+
+`GET /policy?after=<version>&attempt=<attempt>` names what the replica has. The answer is 200 with the trained
+parameters as safetensors as soon as the trainer has others, and 204 when it has none within HOLD_SECONDS. Both carry
+the attempt and, in POLICY_VERSION_HEADER, the trainer's newest version.
+"""
+
+from typing import Final
+
+POLICY_PATH: Final = "/policy"
+AFTER: Final = "after"
+ATTEMPT: Final = "attempt"
+
+ATTEMPT_HEADER: Final = "X-Clotho-Policy-Attempt"  # another one after each start of the trainer: versions may go back
+DIGEST_HEADER: Final = "X-Clotho-Policy-Digest"  # SHA-256 of the body, in hexadecimal digits
+HOLD_SECONDS: Final = 20.0

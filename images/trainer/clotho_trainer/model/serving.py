@@ -1,0 +1,53 @@
+"""The policy for inference alone: nothing is prepared for training, and the parameters come from a trainer."""
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from clotho_contract.settings import Lora, Model
+from clotho_trainer.model.architecture import compute_in_fp8
+from clotho_trainer.model.load import adapter_config, load_model, sharpen_adapters
+from clotho_trainer.model.tokenizer import unreadable
+from clotho_trainer.model.trained import trained_names
+
+
+def load_policy(model: Model, lora: Lora, tokenizer: Any) -> tuple[Any, frozenset[str]]:
+    """The model with new adapters, and the names of the parameters that the trainer trains."""
+    policy = _with_adapters(load_model(model, tokenizer), lora)
+    if model.quantization == "fp8":
+        compute_in_fp8(policy)
+    return _frozen(policy)
+
+
+def load_adapters(model: Model, lora: Lora) -> tuple[Any, frozenset[str]]:
+    """The same without the weights of the base, for an engine that loads its own."""
+    try:
+        config = AutoConfig.from_pretrained(model.name, revision=model.revision)
+    except Exception as error:  # readers of damaged files raise anything
+        raise unreadable(model, "model", error) from error
+    with torch.device("meta"):
+        base: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    policy = _with_adapters(base, lora)
+    for module in policy.modules():
+        if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+            module.to_empty(device="cpu", recurse=False)
+    return _frozen(policy)
+
+
+def _with_adapters(base: Any, lora: Lora) -> Any:
+    adapter = adapter_config(lora)
+    if adapter is None:
+        return base
+    from peft import get_peft_model
+
+    policy = get_peft_model(base, adapter)
+    sharpen_adapters(policy)
+    return policy
+
+
+def _frozen(policy: Any) -> tuple[Any, frozenset[str]]:
+    """Without gradients, so that engines reserve no memory for an optimiser."""
+    names = trained_names(policy)
+    policy.requires_grad_(False)
+    return policy, names

@@ -1,0 +1,130 @@
+"""The policy port of rank 0: inference replicas wait here for the next version of the trained parameters.
+
+A version is copied once, when the first replica asks for it, and sent to all of them. Besides the newest there is at
+most one older copy, for as long as it is being sent.
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from clotho_contract.access import is_accepted, presented_token
+from clotho_contract.names import POLICY_VERSION_HEADER
+from clotho_contract.policy_updates import AFTER, ATTEMPT, ATTEMPT_HEADER, DIGEST_HEADER, HOLD_SECONDS, POLICY_PATH
+from clotho_trainer.training.backend import Backend
+
+_CHUNK = 2**20
+_COPIES = 2
+_SENDING_SECONDS = 900.0  # a replica that takes longer starts again with a newer version
+
+
+@dataclass
+class _Copy:
+    version: int
+    body: bytes
+    digest: str
+    readers: int = 0
+
+
+class PolicyServer:
+    """Listens from the start; answers 503 until there is a backend."""
+
+    def __init__(self, token: str, hold_seconds: float = HOLD_SECONDS) -> None:
+        self._token = token
+        self._hold_seconds = hold_seconds
+        self._attempt = secrets.token_hex(8)
+        self._backend: Backend | None = None
+        self._copies: list[_Copy] = []  # the newest is the last
+        self._copying = asyncio.Lock()
+        self._changed = asyncio.Event()  # a new one after each change
+
+    def application(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get(POLICY_PATH, self._policy)
+        return app
+
+    def publish(self, backend: Backend) -> None:
+        """Once the model is loaded, and after each step."""
+        self._backend = backend
+        self._announce()
+
+    async def _policy(self, request: web.Request) -> web.StreamResponse:
+        if not is_accepted(presented_token(request.headers.get("Authorization")), (self._token,)):
+            return web.json_response({"detail": "the token of the inference replicas is missing or wrong"}, status=401)
+        backend = self._backend
+        if backend is None:
+            detail = {"detail": "the trainer is still loading"}
+            return web.json_response(detail, status=503, headers={"Retry-After": "1"})
+        held = (request.query.get(ATTEMPT, ""), request.query.get(AFTER, ""))
+        if not await self._differs(backend, held):
+            return web.Response(status=204, headers=self._headers(backend.version))
+        with self._reading(await self._newest(backend)) as copy:
+            return await self._send(request, copy)
+
+    async def _differs(self, backend: Backend, held: tuple[str, str]) -> bool:
+        def has_other() -> bool:
+            return (self._attempt, str(backend.version)) != held
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._hold_seconds):
+                await self._until(has_other)
+        return has_other()
+
+    async def _newest(self, backend: Backend) -> _Copy:
+        async with self._copying:
+            if not self._copies or self._copies[-1].version != backend.version:
+                await self._until(lambda: len(self._being_sent) < _COPIES)
+                self._copies = self._being_sent  # the others make room first
+                self._copies.append(await asyncio.to_thread(_copy, backend))
+            return self._copies[-1]
+
+    @contextmanager
+    def _reading(self, copy: _Copy) -> Iterator[_Copy]:
+        copy.readers += 1
+        try:
+            yield copy
+        finally:
+            copy.readers -= 1
+            self._announce()
+
+    @property
+    def _being_sent(self) -> list[_Copy]:
+        return [copy for copy in self._copies if copy.readers]
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+    async def _send(self, request: web.Request, copy: _Copy) -> web.StreamResponse:
+        response = web.StreamResponse(headers=self._headers(copy.version) | {DIGEST_HEADER: copy.digest})
+        response.content_type = "application/octet-stream"
+        response.content_length = len(copy.body)
+        try:
+            async with asyncio.timeout(_SENDING_SECONDS):
+                await response.prepare(request)
+                for start in range(0, len(copy.body), _CHUNK):
+                    await response.write(memoryview(copy.body)[start : start + _CHUNK])
+                await response.write_eof()
+        except TimeoutError:
+            response.force_close()
+        return response
+
+    def _headers(self, version: int) -> dict[str, str]:
+        return {ATTEMPT_HEADER: self._attempt, POLICY_VERSION_HEADER: str(version)}
+
+
+def _copy(backend: Backend) -> _Copy:
+    from clotho_trainer.model.trained import encode
+
+    trained = backend.trained_parameters()
+    body = encode(trained)
+    return _Copy(trained.version, body, hashlib.sha256(body).hexdigest())
