@@ -117,3 +117,17 @@ def test_when_all_have_failed_the_first_to_come_back_is_tried() -> None:
 
 def test_addresses_may_end_with_the_openai_prefix() -> None:
     assert [server.url for server in Routes.to(["http://a:1/v1/"]).servers] == ["http://a:1"]
+
+
+def test_servers_come_and_go_while_requests_are_in_flight() -> None:
+    spread, _ = routes(2)
+    conversation = Affinity()
+    with spread.taken(8, conversation) as gone:
+        stays = next(server for server in spread.servers if server is not gone)
+        stays.served, stays.failures = 24, 2
+        spread.update([f"{stays.url}/v1", "http://replica-0"])
+        kept, new = spread.servers
+        assert (kept, kept.failures, new.url, new.served) == (stays, 2, "http://replica-0", 0)
+        with spread.taken(1, conversation) as other:
+            assert other is not gone, "a conversation leaves a server that was removed"
+    assert gone.in_flight == 0

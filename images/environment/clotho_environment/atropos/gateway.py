@@ -72,6 +72,10 @@ class Gateway:
     def inference(self) -> str:
         return self.address + "/inference"
 
+    def use_servers(self, inference: Sequence[str]) -> None:
+        """From now on."""
+        self._routes.update(inference)
+
     def unhealthy(self) -> str | None:
         """A registered environment asks for the status ten times a second; requests that we hold back count too."""
         silence = time.monotonic() - self._last_activity
@@ -250,7 +254,7 @@ class Gateway:
         return answer
 
     def _pause(self, side: str, answer: "_Answer") -> float | None:
-        """Another rank is tried at once, where there is one."""
+        """Another server is tried at once, where there is one."""
         if side == "inference" and self._routes.has_available:
             return 0.0
         return retry_after(answer.headers) or None
@@ -259,10 +263,10 @@ class Gateway:
         self, side: str, method: str, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
     ) -> "_Answer":
         if side == "inference":
-            return await self._send_to_a_rank(method, path, body)
+            return await self._send_to_a_server(method, path, body)
         return await self._request(self._api_server, method, path, body, {**PROTOCOL_HEADERS, **headers})
 
-    async def _send_to_a_rank(self, method: str, path: str, body: bytes) -> "_Answer":
+    async def _send_to_a_server(self, method: str, path: str, body: bytes) -> "_Answer":
         with self._routes.taken(_samples(body)) as server:
             try:
                 answer = await self._request(server.url, method, path, body, _NO_HEADERS)

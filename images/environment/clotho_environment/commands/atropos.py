@@ -24,7 +24,7 @@ from clotho_environment.atropos.gateway import Gateway
 from clotho_environment.clients.connections import open_session
 from clotho_environment.commands.describe import read_report
 from clotho_environment.commands.process import Order
-from clotho_environment.commands.serve import check_batch, current_steps
+from clotho_environment.commands.serve import check_batch, current_steps, following_servers
 from clotho_environment.entries import EntryError
 from clotho_environment.pod.isolated import run_isolated
 from clotho_environment.pod.status import status_server, stop_signal
@@ -53,6 +53,7 @@ async def serve_atropos(
         async with (
             gateway.listening(),
             status_server(port, healthy=gateway.unhealthy, ready=gateway.unready, registry=telemetry.registry),
+            following_servers(run, config_path, gateway.use_servers),
         ):
             config = render_serve(
                 run,

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import clotho_contract.config as run_config
 from clotho_contract import termination
@@ -26,6 +27,8 @@ from clotho_environment.sdk.sampling import SamplingClient
 
 log = logging.getLogger(__name__)
 
+FOLLOW_SECONDS: Final = 5.0
+
 
 async def serve(
     entry: NativeEntry, run: RunConfig, place: EnvironmentConfig, *, token: str, port: int, config_path: Path | None
@@ -35,11 +38,12 @@ async def serve(
     check_batch(run.training.batch_size, environment.config.group_size, place.name)
     telemetry = Telemetry()
     async with open_session(token) as inference, open_session(token, total_seconds=120) as trajectories:
+        policy = SamplingClient(
+            inference, run.endpoints.policy_urls, model=run.model.name, defaults=environment.config.sampling
+        )
         runner = Runner(
             environment,
-            SamplingClient(
-                inference, run.endpoints.policy_urls, model=run.model.name, defaults=environment.config.sampling
-            ),
+            policy,
             ApiServer(trajectories, run.endpoints.api_server, _registration(environment, run, place)),
             Limits(max_tokens=run.training.max_tokens, steps=lambda: current_steps(run, config_path)),
             telemetry,
@@ -47,6 +51,7 @@ async def serve(
         async with (
             status_server(port, healthy=runner.unhealthy, ready=runner.unready, registry=telemetry.registry),
             _watched(environment),
+            following_servers(run, config_path, policy.use_servers),
         ):
             return await runner.run(stop_signal())
 
@@ -60,13 +65,8 @@ def check_batch(batch_size: int, group_size: int, name: str) -> None:
 async def _watched(environment: AnyEnvironment) -> AsyncIterator[None]:
     limit = environment.config.rollout_timeout_seconds
     watchdog = Watchdog(_give_up, warn_seconds=min(5.0, limit), limit_seconds=limit)
-    beat = asyncio.create_task(watchdog.watch(), name="watchdog")
-    try:
+    async with _meanwhile(watchdog.watch()):
         yield
-    finally:
-        beat.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await beat
 
 
 def _give_up(problem: str) -> None:
@@ -88,7 +88,42 @@ def _registration(environment: AnyEnvironment, run: RunConfig, place: Environmen
 
 def current_steps(run: RunConfig, config_path: Path | None) -> int:
     """Read again each time, because `training.steps` of a live run may be raised."""
+    return _current(run, config_path).training.steps
+
+
+@asynccontextmanager
+async def following_servers(
+    run: RunConfig, config_path: Path | None, use: Callable[[Sequence[str]], None]
+) -> AsyncIterator[None]:
+    """`inference.replicas` of a live run may be changed."""
+
+    async def follow() -> None:
+        known = run.endpoints.policy_urls
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            urls = _current(run, config_path).endpoints.policy_urls
+            if urls and urls != known:
+                log.info("the policy is now served by %s", ", ".join(urls))
+                use(urls)
+                known = urls
+
+    async with _meanwhile(follow()):
+        yield
+
+
+@asynccontextmanager
+async def _meanwhile(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
     try:
-        return run_config.load(config_path).training.steps
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _current(run: RunConfig, config_path: Path | None) -> RunConfig:
+    try:
+        return run_config.load(config_path)
     except ConfigError:
-        return run.training.steps  # a half-written file; the next read gets all of it
+        return run  # a half-written file; the next read gets all of it

@@ -12,7 +12,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 @dataclass
 class Server:
-    """One rank of the trainer."""
+    """One rank of the trainer, or an inference replica."""
 
     url: str
     in_flight: int = 0  # samples
@@ -39,9 +39,15 @@ class Routes:
     @classmethod
     def to(cls, urls: Sequence[str], clock: Callable[[], float] = time.monotonic) -> "Routes":
         """In an order of its own, so that many clients do not all begin with the same server."""
-        servers = [Server(url.rstrip("/").removesuffix("/v1")) for url in urls]
+        servers = [Server(_base(url)) for url in urls]
         random.shuffle(servers)
         return cls(servers, clock)
+
+    def update(self, urls: Sequence[str]) -> None:
+        """Servers were added or removed; the others keep what is known of them, and new ones begin as equals."""
+        known = {server.url: server for server in self.servers}
+        served = min((server.served for server in self.servers), default=0)
+        self.servers = [known.get(_base(url)) or Server(_base(url), served=served) for url in urls]
 
     @property
     def has_available(self) -> bool:
@@ -50,7 +56,7 @@ class Routes:
     def choose(self, affinity: Affinity | None = None) -> Server:
         now = self.clock()
         known = affinity.server if affinity else None
-        if known is not None and known.down_until <= now:
+        if known is not None and known.down_until <= now and any(known is server for server in self.servers):
             return known
         available = [server for server in self.servers if server.down_until <= now]
         if not available:
@@ -77,3 +83,7 @@ class Routes:
         server.failures += 1
         pause = min(PAUSE_SECONDS * 2.0 ** min(server.failures - 1, 10), LONGEST_PAUSE_SECONDS)
         server.down_until = self.clock() + (pause if retry_after is None else retry_after)
+
+
+def _base(url: str) -> str:
+    return url.rstrip("/").removesuffix("/v1")

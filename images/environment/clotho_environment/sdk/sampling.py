@@ -64,6 +64,10 @@ class SamplingClient:
         self._want_tokens = want_tokens
         self._limit_seconds = limit_seconds
 
+    def use_servers(self, base_urls: Sequence[str]) -> None:
+        """From now on."""
+        self._routes.update(base_urls)
+
     async def chat(
         self,
         messages: Sequence[Message],
