@@ -47,6 +47,7 @@ TRAINING: Final = Row(
             {
                 "trained": figure("tokens_per_second"),
                 "sampled": f"sum({rate('clotho_trainer_sampled_tokens_total', RUN)})",
+                "sampled by replicas": f"sum({rate('clotho_inference_sampled_tokens_total', RUN)})",
             },
         ),
         Panel(

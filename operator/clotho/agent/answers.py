@@ -154,8 +154,8 @@ def running_minutes(status: Object, now: datetime) -> float:
 
 
 def processes(components: Object) -> Answer:
-    parts = {"api_server": components.get("apiServer"), "trainer": components.get("trainer")}
-    named = {name: part for name, part in parts.items() if part}
+    fixed = {"api_server": "apiServer", "trainer": "trainer", "inference": "inference"}
+    named = {name: components[field] for name, field in fixed.items() if components.get(field)}
     named |= {f"environment {part['name']}": part for part in components.get("environments", ())}
     return {
         name: {

@@ -21,7 +21,7 @@ SESSION_HEADER: Final = "mcp-session-id"
 READS: Final = ToolAnnotations(read_only_hint=True)
 
 AgentContext = Context[Any, Any]
-Component = Literal["trainer", "api-server", "environment"]
+Component = Literal["trainer", "api-server", "inference", "environment"]
 RunId = Annotated[str, Field(description="As returned by rl_start_training or rl_list_runs.")]
 Session = Annotated[
     str, Field(description="As returned by rl_select_environment; required only where the connection has no session.")

@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from clotho.api.lockable import ENVIRONMENT_CONFIG, LEAVES, Leaf
 from clotho.api.names import API_VERSION, GROUP, PLURAL, POLICY_KIND, VERSION
+from clotho.api.policy import ALL_GPUS
 
 Manifest = dict[str, Any]
 NAME: Final = "clotho"
@@ -23,6 +24,11 @@ _PROBLEMS: Final = "variables.found[0].filter(p, variables.found.size() == 1 || 
 
 _ENVIRONMENTS: Final = "spec.?environments.orValue([])"
 _TRAINERS: Final = "spec.?trainer.?replicas.orValue(1)"
+_REPLICAS: Final = "spec.?inference.?replicas.orValue(0)"
+_GPUS_PER_REPLICA: Final = (
+    "spec.?inference.?gpus.orValue(spec.?trainer.?gpus.orValue(1) == 0 ? 0 "
+    ": spec.?inference.?engine.orValue('') == 'vllm' ? spec.?inference.?vllm.?tensorParallel.orValue(1) : 1)"
+)
 _MOST_REPLICAS: Final = "e.?replicas.orValue(1) == 0 ? 0 : e.?autoscaling.?max.orValue(e.?replicas.orValue(1))"
 _CONTAINERS: Final = "(t.pod.?containers.orValue([]) + t.pod.?initContainers.orValue([]))"
 _TEMPLATES: Final = f"""(
@@ -83,8 +89,8 @@ def _limits() -> str:
     numbers = (
         _limit("'training.steps'", "spec.training.steps", "steps"),
         _limit(
-            f"({_TRAINERS} > 1 ? 'trainer.gpus of all replicas' : 'trainer.gpus')",
-            f"{_TRAINERS} * spec.?trainer.?gpus.orValue(1)",
+            f"({_REPLICAS} > 0 ? '{ALL_GPUS}' : {_TRAINERS} > 1 ? 'trainer.gpus of all replicas' : 'trainer.gpus')",
+            f"({_TRAINERS} * spec.?trainer.?gpus.orValue(1) + {_REPLICAS} * {_GPUS_PER_REPLICA})",
             "gpus",
         ),
         _limit(

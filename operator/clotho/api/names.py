@@ -22,9 +22,10 @@ PLURALS: Final[dict[OwnerKind, str]] = {
     INFERENCE_TEST_KIND: "inferencetests",
 }
 
-Component = Literal["api-server", "trainer", "environment", "exporter"]  # of a run
+Component = Literal["api-server", "trainer", "inference", "environment", "exporter"]  # of a run
 API_SERVER: Final = "api-server"
 TRAINER: Final = "trainer"
+INFERENCE: Final = "inference"
 ENVIRONMENT: Final = "environment"
 EXPORTER: Final = "exporter"
 

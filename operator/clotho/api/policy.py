@@ -17,6 +17,7 @@ from clotho.api.training_policy import AnyPolicy, TrainingPolicy, UnreadablePoli
 from clotho.api.training_run import TrainingRunSpec
 
 Tree = dict[str, Any]
+ALL_GPUS: Final = "trainer.gpus and inference.gpus of all replicas"
 
 
 class Policy(PolicyInForce, frozen=True):
@@ -130,9 +131,12 @@ def _excesses(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
     limits = policy.limits
     trainer, replicas = spec.trainer, sum(environment.most_replicas for environment in spec.environments)
     gpus = "trainer.gpus of all replicas" if trainer.replicas > 1 else "trainer.gpus"
+    asked_gpus = trainer.replicas * trainer.gpus
+    if spec.inference.replicas:
+        gpus, asked_gpus = ALL_GPUS, asked_gpus + spec.inference.replicas * spec.gpus_per_replica
     for name, asked, limit in (
         ("training.steps", spec.training.steps, limits.steps),
-        (gpus, trainer.replicas * trainer.gpus, limits.gpus),
+        (gpus, asked_gpus, limits.gpus),
         ("environments: the sum of replicas, autoscaling.max where set", replicas, limits.replicas),
     ):
         if limit is not None and asked > limit:

@@ -25,8 +25,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 _CHANGEABLE: Final = (
-    "on an existing run only environments[].replicas and autoscaling, training.steps (upwards), stop, suspend, "
-    "deadlineSeconds, ttlSecondsAfterFinished, restarts.limit and export can be changed"
+    "on an existing run only environments[].replicas and autoscaling, inference.replicas, training.steps (upwards), "
+    "stop, suspend, deadlineSeconds, ttlSecondsAfterFinished, restarts.limit and export can be changed"
 )
 
 
@@ -83,7 +83,42 @@ VLLM_RANKS: Final = (
     "inference.engine vllm serves one rank: trainer.replicas must be 1 and trainer.gpus at most "
     "inference.vllm.tensorParallel; the other engines serve from every rank"
 )
+TINKER_REPLICAS: Final = "training.backend tinker serves the policy by itself: inference.replicas must be 0"
+INLINE_REPLICAS: Final = "inline runs sample inside the trainer: inference.replicas must be 0"
+SERVER_REPLICAS: Final = (
+    "inference.replicas start a vLLM of their own: with inference.vllm.mode server, inference.replicas must be 0"
+)
+REPLICA_GPUS: Final = (
+    "inference.gpus: a replica uses one GPU at most, and as many as inference.vllm.tensorParallel with engine vllm"
+)
+QUANTIZED_REPLICAS: Final = "inference.gpus must be at least 1 with model.quantization, which needs a GPU"
 _ONE_RANK: Final = "(self.trainer.replicas == 1 && self.trainer.gpus <= 1)"
+
+_REPLICA_RULES: Final = (
+    Rule(
+        rule="self.inference.replicas == 0 || self.training.backend != 'tinker'",
+        message=TINKER_REPLICAS,
+        field="inference",
+    ),
+    Rule(rule="self.inference.replicas == 0 || !has(self.inline)", message=INLINE_REPLICAS, field="inference"),
+    Rule(
+        rule="self.inference.replicas == 0 || self.inference.engine != 'vllm' "
+        "|| self.inference.vllm.mode == 'colocate'",
+        message=SERVER_REPLICAS,
+        field="inference",
+    ),
+    Rule(
+        rule="!has(self.inference.gpus) || (self.inference.engine == 'vllm' "
+        "? self.inference.gpus == self.inference.vllm.tensorParallel : self.inference.gpus <= 1)",
+        message=REPLICA_GPUS,
+        field="inference",
+    ),
+    Rule(
+        rule="self.model.quantization == 'none' || !has(self.inference.gpus) || self.inference.gpus > 0",
+        message=QUANTIZED_REPLICAS,
+        field="inference",
+    ),
+)
 
 RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "": (
@@ -132,6 +167,7 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message=VLLM_RANKS,
             field="trainer",
         ),
+        *_REPLICA_RULES,
         Rule(
             rule="self.model.quantization == 'none' || (self.trainer.gpus > 0 && self.training.lora.rank > 0)",
             message="model.quantization needs trainer.gpus of at least 1 and training.lora.rank of at least 1",
@@ -149,7 +185,10 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message="stop cannot be taken back; use suspend to pause a run",
             field="stop",
         ),
-        *immutable("model", "inline", "inference", "trainer", "apiServer", "storage", "tracking", "stall"),
+        *immutable("model", "inline", "trainer", "apiServer", "storage", "tracking", "stall"),
+    ),
+    "spec.inference": immutable(
+        "engine", "weightUpdates", "temperature", "maxBatchSize", "vllm", "gpus", below="inference."
     ),
     "spec.environments": (
         Rule(

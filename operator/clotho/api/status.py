@@ -12,6 +12,7 @@ ConditionType = Literal[
     "Accepted",
     "APIServerReady",
     "TrainerReady",
+    "InferenceReady",
     "EnvironmentsReady",
     "Ready",
     "Reconciling",
@@ -78,7 +79,7 @@ class Retry(StatusPart, frozen=True):
 class ComponentStatus(StatusPart, frozen=True):
     """One component of the run."""
 
-    name: Annotated[str, Meta(description="api-server, trainer, or the name of the environment.")]
+    name: Annotated[str, Meta(description="api-server, trainer, inference, or the name of the environment.")]
     state: Annotated[
         PodState,
         Meta(
@@ -88,7 +89,7 @@ class ComponentStatus(StatusPart, frozen=True):
     ]
     replicas: Annotated[int, Meta(description="Pods wanted; with autoscaling, the present number.")] = 1
     ready: Annotated[int, Meta(description="Pods ready.")] = 0
-    pod: Annotated[str, Meta(description="Name of the pod; for environments, of the first.")] = ""
+    pod: Annotated[str, Meta(description="Name of the pod; of several, of the first.")] = ""
     image: Annotated[str, Meta(description="Image of the last pod's main container.")] = ""
     restarts: Annotated[int, Meta(description="Pods that were replaced, for whatever reason.")] = 0
     failures: Annotated[int, Meta(description="Restarts that count against restarts.limit.")] = 0
@@ -124,6 +125,9 @@ class Components(StatusPart, frozen=True):
 
     api_server: ComponentStatus | None = None
     trainer: TrainerStatus | None = None
+    inference: Annotated[ComponentStatus | None, Meta(description="The inference replicas, where there are any.")] = (
+        None
+    )
     environments: tuple[ComponentStatus, ...] = ()
     exporter: ComponentStatus | None = None
 
@@ -207,7 +211,9 @@ class ResolvedEnvironment(StatusPart, frozen=True):
 class LimitsInForce(StatusPart, frozen=True):
     """The strictest limits of all TrainingPolicies."""
 
-    gpus: Annotated[int | None, Meta(description="Most GPUs of the trainer, all replicas together.")] = None
+    gpus: Annotated[int | None, Meta(description="Most GPUs of the trainer and the inference replicas together.")] = (
+        None
+    )
     replicas: Annotated[int | None, Meta(description="Most pods of all environments together.")] = None
     steps: Annotated[int | None, Meta(description="Most training steps.")] = None
     active_runs: Annotated[int | None, Meta(description="Most active runs of the namespace.")] = None

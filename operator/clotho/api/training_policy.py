@@ -24,8 +24,8 @@ class Limits(Settings, frozen=True):
     gpus: Annotated[
         Count | None,
         Meta(
-            description="Most GPUs of a run's trainer, all replicas together. Templates may then ask for no devices of "
-            "their own."
+            description="Most GPUs of a run's trainer and inference replicas together. Templates may then ask for no "
+            "devices of their own."
         ),
     ] = None
     replicas: Annotated[Count | None, Meta(description="Most pods of all environments of a run together.")] = None

@@ -174,6 +174,26 @@ class TrainerSpec(Settings, frozen=True):
     template: PodTemplate = field(default_factory=dict)
 
 
+class InferenceSpec(Inference, frozen=True):
+    """How the policy is served to the environments: by the trainer, and by replicas where there are any."""
+
+    replicas: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Pods that only serve the policy, besides the trainer's. They follow its steps and are "
+            "replaced one by one. Can be changed at any time.",
+        ),
+    ] = 0
+    gpus: Annotated[
+        Annotated[int, Meta(ge=0, le=64)] | None,
+        Meta(
+            description="GPUs of each replica; absent: 1 (vLLM: vllm.tensorParallel) where the trainer has any, else 0."
+        ),
+    ] = None
+
+
 class ApiServerSpec(Settings, frozen=True):
     """The pod that collects scored trajectories and hands batches to the trainer."""
 
@@ -253,7 +273,7 @@ class TrainingRunSpec(Settings, frozen=True):
         ),
     ] = ()
     inline: InlineSpec | None = None
-    inference: Inference = field(default_factory=Inference)
+    inference: InferenceSpec = field(default_factory=InferenceSpec)
     trainer: TrainerSpec = field(default_factory=TrainerSpec)
     api_server: ApiServerSpec = field(default_factory=ApiServerSpec)
     storage: Storage = field(default_factory=Storage)
@@ -280,6 +300,18 @@ class TrainingRunSpec(Settings, frozen=True):
     def is_inline(self) -> bool:
         """The trainer makes the trajectories itself, and is the run's only pod."""
         return self.inline is not None
+
+    @property
+    def can_have_replicas(self) -> bool:
+        """Whether inference replicas can follow the trainer."""
+        return not self.is_inline and self.training.backend != "tinker"
+
+    @property
+    def gpus_per_replica(self) -> int:
+        if self.inference.gpus is not None:
+            return self.inference.gpus
+        most = self.inference.vllm.tensor_parallel if self.inference.engine == "vllm" else 1
+        return most if self.trainer.gpus else 0
 
     @property
     def topology(self) -> Topology:

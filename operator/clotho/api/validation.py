@@ -3,7 +3,16 @@
 import re
 from collections.abc import Iterator
 
-from clotho.api.rules import INLINE_RANKS, TINKER_RANKS, VLLM_RANKS
+from clotho.api.rules import (
+    INLINE_RANKS,
+    INLINE_REPLICAS,
+    QUANTIZED_REPLICAS,
+    REPLICA_GPUS,
+    SERVER_REPLICAS,
+    TINKER_RANKS,
+    TINKER_REPLICAS,
+    VLLM_RANKS,
+)
 from clotho.api.training_run import EnvironmentSpec, InlineSpec, TrainingRunSpec
 from clotho_contract.inline import problems as inline_problems
 from clotho_contract.trajectory import batch_size_problem
@@ -30,6 +39,7 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
     if spec.training.backend == "tinker" and not spec.trainer.tinker_secret_name:
         yield "trainer.tinkerSecretName is needed by training.backend tinker: the Secret with TINKER_API_KEY"
     yield from _rank_problems(spec)
+    yield from _replica_problems(spec)
     quantization = spec.model.quantization
     if quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):
         yield f"model.quantization {quantization} needs trainer.gpus of at least 1 and training.lora.rank of at least 1"
@@ -58,6 +68,24 @@ def _rank_problems(spec: TrainingRunSpec) -> Iterator[str]:
         yield INLINE_RANKS
     if spec.inference.engine == "vllm" and (replicas > 1 or gpus > spec.inference.vllm.tensor_parallel):
         yield VLLM_RANKS
+
+
+def _replica_problems(spec: TrainingRunSpec) -> Iterator[str]:
+    inference = spec.inference
+    is_vllm = inference.engine == "vllm"
+    if inference.replicas:
+        if spec.training.backend == "tinker":
+            yield TINKER_REPLICAS
+        if spec.is_inline:
+            yield INLINE_REPLICAS
+        if is_vllm and inference.vllm.mode == "server":
+            yield SERVER_REPLICAS
+    if inference.gpus is None:
+        return
+    if inference.gpus != inference.vllm.tensor_parallel if is_vllm else inference.gpus > 1:
+        yield REPLICA_GPUS
+    if spec.model.quantization != "none" and not inference.gpus:
+        yield QUANTIZED_REPLICAS
 
 
 def _environment_problems(spec: TrainingRunSpec) -> Iterator[str]:

@@ -13,7 +13,7 @@ from clotho.cli.failure import Exit
 from clotho.cli.parser import Command, Group, OneOf, Parser, not_one_of, port, positive, seconds
 
 SHELLS = ("bash", "zsh", "fish")
-COMPONENTS = ("trainer", "api-server", "environment")
+COMPONENTS = ("trainer", "api-server", "inference", "environment")
 EPILOG = """\
 Start here:
   {prog} check

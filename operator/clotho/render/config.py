@@ -6,14 +6,14 @@ from typing import TypeVar
 import msgspec
 
 from clotho.api.lockable import ENVIRONMENT_CONFIG
-from clotho.api.names import API_SERVER, TRAINER
+from clotho.api.names import API_SERVER, INFERENCE, TRAINER
 from clotho.api.training_run import EnvironmentSpec, InlineSpec, Storage, TrainingRun
 from clotho.render.names import host_name, run_id
 from clotho.render.quantity import quantity_bytes
 from clotho_contract import config as contract
 from clotho_contract.inline import Code, Dataset, Inline
-from clotho_contract.names import API_SERVER_PORT
-from clotho_contract.settings import Model, Settings, Wandb
+from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, POLICY_PORT
+from clotho_contract.settings import Inference, Model, Settings, Wandb
 
 
 def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
@@ -28,13 +28,20 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
             api_server=f"http://{host_name(metadata, API_SERVER, cluster_domain)}:{API_SERVER_PORT}",
             inference=ranks[0],
             inference_ranks=ranks if topology.size > 1 else (),
+            inference_replicas=tuple(
+                f"http://{host_name(metadata, INFERENCE, cluster_domain, index)}:{INFERENCE_PORT}"
+                for index in range(spec.inference.replicas)
+            ),
+            policy=f"http://{host_name(metadata, TRAINER, cluster_domain)}:{POLICY_PORT}"
+            if spec.inference.replicas
+            else "",
         ),
         model=_as(Model, spec.model),
         training=spec.training,
         environments=tuple(_environment(environment, locked) for environment in spec.environments),
         inline=spec.inline and _inline(spec.inline),
         export=spec.export,
-        inference=spec.inference,
+        inference=_as(Inference, spec.inference),
         api_server=contract.ApiServerConfig(max_queue_bytes=_queue_limit(spec.storage)),
         wandb=wandb and _as(Wandb, wandb),
         stall_after_seconds=spec.stall.after_seconds,

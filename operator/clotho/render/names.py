@@ -1,7 +1,7 @@
 """How the objects of a run are called. The run's id keeps them apart from those of an earlier run of the same name."""
 
 from clotho.api.metadata import Metadata
-from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
+from clotho.api.names import API_SERVER, ENVIRONMENT, INFERENCE, TRAINER, Component
 
 _LABEL_LIMIT = 63  # of a DNS label, which the Service's name is
 
@@ -33,7 +33,7 @@ def claim_name(run: Metadata, component: Component) -> str:
 
 
 def short_host_name(component: Component, index: int = 0) -> str:
-    if component not in (API_SERVER, TRAINER):
+    if component not in (API_SERVER, TRAINER, INFERENCE):
         raise ValueError(f"{component} pods have no host name of their own")
     return _numbered(component, index)
 
@@ -43,5 +43,5 @@ def host_name(run: Metadata, component: Component, cluster_domain: str, index: i
 
 
 def _numbered(component: Component, index: int) -> str:
-    """The first has no number: a trainer of one pod has the same name."""
-    return f"{component}-{index}" if index else component
+    """The first trainer has no number: a trainer of one pod has the same name."""
+    return f"{component}-{index}" if index or component == INFERENCE else component

@@ -9,6 +9,7 @@ from clotho.api.names import (
     COMPONENT_LABEL,
     CONTENTS_ANNOTATION,
     ENVIRONMENT,
+    INFERENCE,
     SERVING_LABEL,
     TRAINER,
     Component,
@@ -24,7 +25,9 @@ from clotho_contract.names import (
     ENVIRONMENT_STATUS_PORT,
     ENVIRONMENT_TOKEN_VARIABLE,
     INFERENCE_PORT,
+    INFERENCE_TOKEN_VARIABLE,
     OPERATOR_TOKEN_VARIABLE,
+    POLICY_PORT,
     TRAINER_STATUS_PORT,
     TRAINER_TOKEN_VARIABLE,
 )
@@ -32,13 +35,14 @@ from clotho_contract.ranks import inference_port
 
 CONFIG_KEY: Final = "run.yaml"
 ROLE_KEYS: Final = (ENVIRONMENT_TOKEN_VARIABLE, TRAINER_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
-TOKEN_KEYS: Final = (*ROLE_KEYS, ADMIN_TOKEN_VARIABLE)
-TOKEN_REVISION: Final = "roles"  # noqa: S105 - change it with TOKEN_KEYS: live runs get the missing keys
+API_SERVER_KEYS: Final = (*ROLE_KEYS, ADMIN_TOKEN_VARIABLE)  # that the API server accepts
+TOKEN_KEYS: Final = (*API_SERVER_KEYS, INFERENCE_TOKEN_VARIABLE)
+TOKEN_REVISION: Final = "inference"  # noqa: S105 - change it with TOKEN_KEYS: live runs get the missing keys
 _DNS_PORT: Final = 53
 
 
 def service(run: TrainingRun) -> Manifest:
-    """Headless: gives the API server and the trainer their host names, also before they are ready."""
+    """Headless: gives API server, trainer and inference replicas their host names, also before they are ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -95,14 +99,16 @@ def network_policy(run: TrainingRun) -> Manifest:
             "egress": [
                 _egress_to(run, API_SERVER, API_SERVER_PORT),
                 _egress_to(run, TRAINER, *_inference_ports(run)),
+                *([_egress_to(run, INFERENCE, INFERENCE_PORT)] if run.spec.inference.replicas else []),
                 egress_to_dns(),
             ],
         },
     }
 
 
-def rank_policy(run: TrainingRun) -> Manifest:
-    """Ranks talk without authentication and on random ports: only the run's own trainers reach those."""
+def trainer_policy(run: TrainingRun) -> Manifest:
+    """Ranks talk without authentication and on random ports: only the run's own trainers reach those; and only its
+    inference replicas reach the policy."""
     trainers = {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: TRAINER})}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -114,7 +120,22 @@ def rank_policy(run: TrainingRun) -> Manifest:
             "ingress": [
                 {"ports": tcp(TRAINER_STATUS_PORT, *_inference_ports(run))},
                 {"from": [{"podSelector": trainers}], "ports": [{"protocol": "TCP"}]},
+                *([_ingress_from(run, INFERENCE, POLICY_PORT)] if run.spec.inference.replicas else []),
             ],
+        },
+    }
+
+
+def inference_policy(run: TrainingRun) -> Manifest:
+    """Inference replicas serve the run's environments alone."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": object_metadata(run.metadata, f"{base_name(run.metadata)}-{INFERENCE}", component=INFERENCE),
+        "spec": {
+            "podSelector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: INFERENCE})},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"ports": tcp(TRAINER_STATUS_PORT)}, _ingress_from(run, ENVIRONMENT, INFERENCE_PORT)],
         },
     }
 
@@ -138,8 +159,15 @@ def egress_to_dns() -> Manifest:
 
 
 def _egress_to(run: TrainingRun, component: Component, *ports: int) -> Manifest:
-    peer = {"podSelector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: component})}}
-    return {"to": [peer], "ports": tcp(*ports)}
+    return {"to": [_peer(run, component)], "ports": tcp(*ports)}
+
+
+def _ingress_from(run: TrainingRun, component: Component, *ports: int) -> Manifest:
+    return {"from": [_peer(run, component)], "ports": tcp(*ports)}
+
+
+def _peer(run: TrainingRun, component: Component) -> Manifest:
+    return {"podSelector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: component})}}
 
 
 def tcp(*ports: int) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from clotho.api.names import (
     ENVIRONMENT_LABEL,
     EXPORTER,
     INDEX_LABEL,
+    INFERENCE,
     RESTARTS_LABEL,
     SERVING_LABEL,
     TRAINER,
@@ -35,7 +36,7 @@ from clotho.render.containers import (
 from clotho.render.disk import scratch
 from clotho.render.metadata import object_metadata
 from clotho.render.names import base_name, claim_name, host_name, pod_name, short_host_name
-from clotho.render.objects import CONFIG_KEY, TOKEN_KEYS, trainer_claim_name
+from clotho.render.objects import API_SERVER_KEYS, CONFIG_KEY, trainer_claim_name
 from clotho.render.settings import RenderSettings
 from clotho_contract.names import (
     API_SERVER_PORT,
@@ -47,7 +48,11 @@ from clotho_contract.names import (
     ENVIRONMENT_STATUS_PORT,
     ENVIRONMENT_TOKEN_VARIABLE,
     ENVIRONMENT_VARIABLE,
+    INFERENCE_PORT,
+    INFERENCE_TOKEN_VARIABLE,
     OPERATOR_TOKEN_VARIABLE,
+    POLICY_PORT,
+    REPLICA_VARIABLE,
     TOKENIZER_PATH,
     TRAINER_STATUS_PORT,
     TRAINER_TOKEN_VARIABLE,
@@ -64,9 +69,11 @@ from clotho_contract.ranks import (
 
 API_SERVER_GRACE: Final = 30
 TRAINER_GRACE: Final = 300  # for a last checkpoint
+INFERENCE_GRACE: Final = 30
 ENVIRONMENT_GRACE: Final = 30
 EXPORTER_GRACE: Final = 30
 MODELS_PATH: Final = "/models"
+_ACCEPTED_BY_INFERENCE: Final = (ENVIRONMENT_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
 _WITHOUT_GPUS: Final = resources("250m", "1Gi", {})
 _NETWORK_INTERFACE: Final = "eth0"  # of the pod's own network: left alone, NCCL and gloo may choose another
 
@@ -80,7 +87,7 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
         "env": [
             config_variable(),
             value(DATA_VARIABLE, str(DATA_PATH)),
-            *(from_secret(key, secret) for key in TOKEN_KEYS),
+            *(from_secret(key, secret) for key in API_SERVER_KEYS),
         ],
         "ports": [port("http", API_SERVER_PORT)],
         "resources": resources("100m", "512Mi", {"memory": "4Gi"}),
@@ -103,11 +110,13 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
 def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attempt: int, index: int = 0) -> Manifest:
     gpus, topology = run.spec.trainer.gpus, run.spec.topology
     inline = tuple(_inline_volumes(run))
-    needs = resources(f"{2 * gpus}", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else _WITHOUT_GPUS
-    main = _trainer_container(run, settings, "train", needs)
-    main["env"] += [*_trainer_tokens(run), *_rank_variables(run, settings, index)]
+    main = _trainer_container(run, settings, "train", _with_gpus(gpus))
+    main["env"] += [*_trainer_secrets(run), *_trainer_tokens(run), *_rank_variables(run, settings, index)]
     served = [port(_port_name(rank), inference_port(rank)) for rank in range(topology.ranks_per_node)]
     main["ports"] = [*served, *main["ports"]]
+    if run.spec.can_have_replicas and index == 0:
+        main["env"].append(from_secret(INFERENCE_TOKEN_VARIABLE, base_name(run.metadata)))
+        main["ports"].append(port("policy", POLICY_PORT))
     main["volumeMounts"] += [
         mount("shm", "/dev/shm"),  # noqa: S108 - torch's workers talk through it
         *(mount(name, path, read_only=True) for name, path, _ in inline),
@@ -119,13 +128,36 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
         "containers": [main | probes(TRAINER_STATUS_PORT)],
         "volumes": [
             *_trainer_volumes(run, has_claim=index == 0),
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{8 * gpus or 1}Gi"}},
+            _shared_memory(gpus),
             *({"name": name, **volume} for name, _, volume in inline),
         ],
     }
     labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts), ATTEMPT_LABEL: str(attempt)}
     labels |= {INDEX_LABEL: str(index)} if topology.nodes > 1 else {}
     pod = _pod(run, TRAINER, spec, settings, labels, pod_name(run.metadata, TRAINER, index=index))
+    return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
+
+
+def inference_pod(run: TrainingRun, index: int, settings: RenderSettings, restarts: int) -> Manifest:
+    """The trainer's image, model and template, since it loads the same policy; it keeps nothing."""
+    gpus, secret = run.spec.gpus_per_replica, base_name(run.metadata)
+    main = _trainer_container(run, settings, "serve", _with_gpus(gpus))
+    main["env"] += [
+        own_token(secret, INFERENCE_TOKEN_VARIABLE),
+        *(from_secret(key, secret) for key in _ACCEPTED_BY_INFERENCE),
+        value(REPLICA_VARIABLE, str(index)),
+    ]
+    main["ports"] = [port("inference", INFERENCE_PORT), *main["ports"]]
+    main["volumeMounts"].append(mount("shm", "/dev/shm"))  # noqa: S108 - the processes of vLLM talk through it
+    spec = {
+        "hostname": short_host_name(INFERENCE, index),
+        "subdomain": base_name(run.metadata),
+        "terminationGracePeriodSeconds": INFERENCE_GRACE,
+        "containers": [main | probes(TRAINER_STATUS_PORT)],
+        "volumes": [*_trainer_volumes(run, has_claim=False), _shared_memory(gpus)],
+    }
+    labels = {SERVING_LABEL: "true", INDEX_LABEL: str(index), RESTARTS_LABEL: str(restarts)}
+    pod = _pod(run, INFERENCE, spec, settings, labels, pod_name(run.metadata, INFERENCE, index=index))
     return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
 
 
@@ -141,12 +173,20 @@ def exporter_pod(run: TrainingRun, settings: RenderSettings, name: str, restarts
     return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
 
 
+def _with_gpus(gpus: int) -> Manifest:
+    return resources(f"{2 * gpus}", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else _WITHOUT_GPUS
+
+
+def _shared_memory(gpus: int) -> Manifest:
+    return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{8 * gpus or 1}Gi"}}
+
+
 def _trainer_container(run: TrainingRun, settings: RenderSettings, command: str, needs: Manifest) -> Manifest:
     return {
         "name": MAIN,
         "image": settings.images.trainer,
         "command": ["python", "-m", "clotho_trainer", command],
-        "env": _trainer_variables(run),
+        "env": _model_variables(run),
         "ports": [port("status", TRAINER_STATUS_PORT)],
         "resources": needs,
         "volumeMounts": [
@@ -209,28 +249,31 @@ def environment_pod(
     return frame.finish(pod, environment.template, f"spec.environments.{environment.name}.template", settings)
 
 
-def _trainer_variables(run: TrainingRun) -> list[Manifest]:
-    spec = run.spec
-    wandb = spec.tracking.wandb
-    secrets = {
-        "HF_TOKEN": spec.model.secret_name,
-        "TINKER_API_KEY": spec.trainer.tinker_secret_name,
-        "WANDB_API_KEY": wandb.secret_name if wandb else "",
-    }
+def _model_variables(run: TrainingRun) -> list[Manifest]:
+    """What every pod that loads the model needs."""
+    secret = run.spec.model.secret_name
     return [
         config_variable(),
         value(DATA_VARIABLE, str(DATA_PATH)),
         value("HF_HOME", str(DATA_PATH / "huggingface")),  # a model is downloaded once, not at every restart
-        *(from_secret(variable, secret) for variable, secret in secrets.items() if secret),
+        *([from_secret("HF_TOKEN", secret)] if secret else []),
     ]
+
+
+def _trainer_secrets(run: TrainingRun) -> list[Manifest]:
+    wandb = run.spec.tracking.wandb
+    secrets = {
+        "TINKER_API_KEY": run.spec.trainer.tinker_secret_name,
+        "WANDB_API_KEY": wandb.secret_name if wandb else "",
+    }
+    return [from_secret(variable, secret) for variable, secret in secrets.items() if secret]
 
 
 def _trainer_tokens(run: TrainingRun) -> list[Manifest]:
     """Its own for the API server, where there is one, and those that its inference server accepts."""
     secret = base_name(run.metadata)
     own = [] if run.spec.is_inline else [own_token(secret, TRAINER_TOKEN_VARIABLE)]
-    accepted = (ENVIRONMENT_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
-    return [*own, *(from_secret(key, secret) for key in accepted)]
+    return [*own, *(from_secret(key, secret) for key in _ACCEPTED_BY_INFERENCE)]
 
 
 def _rank_variables(run: TrainingRun, settings: RenderSettings, index: int) -> list[Manifest]:

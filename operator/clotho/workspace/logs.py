@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from clotho.api.names import COMPONENT_LABEL, ENVIRONMENT_LABEL, INDEX_LABEL
+from clotho.api.names import COMPONENT_LABEL, ENVIRONMENT_LABEL, INDEX_LABEL, INFERENCE
 from clotho.workspace.objects import Workspace
 
 MAIN: Final = "main"  # the container that does the work, in every pod of a run
@@ -16,12 +16,13 @@ def component_of(pod: Mapping[str, Any]) -> str:
 
 
 def pod_title(pod: Mapping[str, Any]) -> str:
-    """`trainer`, `trainer-1`, `api-server`, or an environment's name and index."""
+    """`trainer`, `trainer-1`, `api-server`, `inference-0`, or an environment's name and index."""
     labels = pod["metadata"]["labels"]
     index = labels.get(INDEX_LABEL, "0")
     if environment := labels.get(ENVIRONMENT_LABEL):
         return f"{environment}-{index}"
-    return component_of(pod) if index == "0" else f"{component_of(pod)}-{index}"
+    has_number = index != "0" or component_of(pod) == INFERENCE
+    return f"{component_of(pod)}-{index}" if has_number else component_of(pod)
 
 
 async def read_log(

@@ -89,6 +89,28 @@ REFUSED: list[tuple[Body, str]] = [
     ),
     (smallest(inference={"engine": "vllm"}, trainer={"gpus": 2}), "inference.engine vllm serves one rank"),
     (CASES["inline"] | {"trainer": {"gpus": 8}}, "inline runs train on one rank"),
+    (CASES["inline"] | {"inference": {"replicas": 1}}, "inline runs sample inside the trainer"),
+    (
+        smallest(
+            training={"steps": 1, "backend": "tinker"},
+            trainer={"tinkerSecretName": "t"},
+            inference={"replicas": 1},
+        ),
+        "training.backend tinker serves the policy by itself",
+    ),
+    (
+        smallest(inference={"replicas": 1, "engine": "vllm", "vllm": {"mode": "server"}}),
+        "inference.replicas start a vLLM of their own",
+    ),
+    (smallest(inference={"gpus": 2}), "inference.gpus: a replica uses one GPU at most"),
+    (
+        smallest(inference={"gpus": 1, "engine": "vllm", "vllm": {"tensorParallel": 2}}),
+        "inference.gpus: a replica uses one GPU at most",
+    ),
+    (
+        smallest(model={"name": "m", "quantization": "nf4"}, inference={"gpus": 0}),
+        "inference.gpus must be at least 1 with model.quantization",
+    ),
     (smallest(trainer={"replicas": 65}), "spec.trainer.replicas in body should be less than or equal to 64"),
     (smallest(inline=CASES["inline"]["inline"]), "a run has either environments or inline, and not both"),
     ({"model": {"name": "m"}, "training": {"steps": 1}}, "a run has either environments or inline, and not both"),
@@ -188,13 +210,20 @@ def test_mutable_fields_of_an_existing_run_can_change(team: Kubectl) -> None:
         patch(team, {"spec": changes})
 
 
+def test_inference_replicas_of_an_existing_run_can_change(team: Kubectl) -> None:
+    create(team, CASES["smallest"])
+    for replicas in (3, 0):
+        patch(team, {"spec": {"inference": {"replicas": replicas}}})
+
+
 def changed_environment(**changes: Any) -> Body:
     return {"environments": [ENVIRONMENT | changes, {"name": "letters", "replicas": 0}]}
 
 
 IMMUTABLE: list[tuple[Body, str]] = [
     ({"model": {"name": "other"}}, "model is immutable"),
-    ({"inference": {"temperature": 0.5}}, "inference is immutable"),
+    ({"inference": {"temperature": 0.5}}, "inference.temperature is immutable"),
+    ({"inference": {"gpus": 1}}, "inference.gpus is immutable"),
     ({"trainer": {"gpus": 4}}, "trainer is immutable"),
     ({"trainer": {"template": {"spec": {"nodeSelector": {"gpu": "a100"}}}}}, "trainer is immutable"),
     ({"apiServer": {"template": None}}, "apiServer is immutable"),

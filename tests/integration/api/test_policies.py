@@ -146,6 +146,8 @@ POOL: dict[str, list[Any]] = {
     "training.gradientCheckpointing": [True, False],
     "training.seed": [0, 1, 2],
     "inference.temperature": [1, 0.5],
+    "inference.replicas": [0, 1, 2],
+    "inference.gpus": [0, 1],
     "trainer.gpus": [1, 2, 4],
     "trainer.replicas": [1, 2],
     "trainer.template": [

@@ -92,6 +92,7 @@ def test_every_training_setting_but_steps_is_immutable() -> None:
 def test_every_other_field_is_immutable_unless_it_is_meant_to_change() -> None:
     changeable = {
         "environments",
+        "inference",
         "training",
         "restarts",
         "export",
@@ -111,6 +112,9 @@ def test_every_other_field_is_immutable_unless_it_is_meant_to_change() -> None:
     environment = SPEC["properties"]["environments"]["items"]
     fixed = {rule["fieldPath"].removeprefix(".") for rule in environment["x-kubernetes-validations"]}
     assert fixed == set(environment["properties"]) - {"name", "replicas"}
+    inference = SPEC["properties"]["inference"]
+    fixed = {rule["fieldPath"].removeprefix(".") for rule in inference["x-kubernetes-validations"]}
+    assert fixed == set(inference["properties"]) - {"replicas"}
 
 
 def test_a_test_without_an_environment_must_have_an_entry() -> None:
@@ -150,6 +154,24 @@ BAD: list[tuple[Body, str]] = [
     (
         {"inference": {"engine": "vllm", "vllm": {"tensorParallel": 2}}, "trainer": {"replicas": 2, "gpus": 2}},
         "inference.engine vllm serves one rank",
+    ),
+    (
+        {
+            "training": {"steps": 1, "backend": "tinker"},
+            "trainer": {"tinkerSecretName": "t"},
+            "inference": {"replicas": 1},
+        },
+        "training.backend tinker serves the policy by itself: inference.replicas must be 0",
+    ),
+    (
+        {"inference": {"replicas": 1, "engine": "vllm", "vllm": {"mode": "server"}}},
+        "with inference.vllm.mode server, inference.replicas must be 0",
+    ),
+    ({"inference": {"gpus": 2}}, "inference.gpus: a replica uses one GPU at most"),
+    ({"inference": {"gpus": 1, "engine": "vllm", "vllm": {"tensorParallel": 2}}}, "inference.gpus: a replica uses one"),
+    (
+        {"model": {"name": "m", "quantization": "nf4"}, "inference": {"replicas": 1, "gpus": 0}},
+        "inference.gpus must be at least 1 with model.quantization",
     ),
     ({"storage": {"claimName": "c", "ephemeral": True}}, "storage.claimName and storage.ephemeral exclude each other"),
     ({"tracking": {"wandb": {}}}, "tracking.wandb.secretName is needed in mode online"),

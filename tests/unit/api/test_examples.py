@@ -24,7 +24,8 @@ def test_runs_of_the_examples_are_valid(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "ranks"), [("one-gpu", 1), ("eight-gpus", 8), ("two-nodes", 16), ("three-cpu-ranks", 3)]
+    ("shape", "ranks"),
+    [("one-gpu", 1), ("eight-gpus", 8), ("two-nodes", 16), ("three-cpu-ranks", 3), ("inference-replicas", 1)],
 )
 def test_every_shape_has_its_ranks(shape: str, ranks: int) -> None:
     (run,) = runs_in(EXAMPLES / "shapes" / f"{shape}.yaml")

@@ -81,6 +81,11 @@ NAMED: list[tuple[Policy, Body, str]] = [
     (limiting(steps=99), {}, "training.steps: 100 is more than 99, the limit of TrainingPolicy team"),
     (limiting(gpus=1), {"trainer": {"gpus": 2}}, "trainer.gpus: 2 is more than 1, the limit"),
     (limiting(gpus=8), {"trainer": {"replicas": 2, "gpus": 8}}, "trainer.gpus of all replicas: 16 is more than 8"),
+    (
+        limiting(gpus=4),
+        {"trainer": {"gpus": 1}, "inference": {"replicas": 4}},
+        "trainer.gpus and inference.gpus of all replicas: 5 is more than 4, the limit",
+    ),
     (limiting(replicas=1), {}, "environments: the sum of replicas, autoscaling.max where set: 2 is more than 1"),
     (
         limiting(replicas=4),

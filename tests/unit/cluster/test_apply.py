@@ -137,9 +137,13 @@ async def apply_secret(existing: dict[str, str]) -> list[tuple[str, Any]]:
 
 
 async def test_a_secret_with_one_token_for_all_roles_keeps_working() -> None:
-    """The running pods have only that token, so every role gets it; a run made later has one per role."""
+    """The running pods have only that token, so every role of theirs gets it; a run made later has one per role."""
     sent = await apply_secret({"run.yaml": "", "CLOTHO_TOKEN": "dA==", "CLOTHO_ADMIN_TOKEN": "YQ=="})
-    assert sent == [("patch", dict.fromkeys(objects.ROLE_KEYS, "dA==")), ("patch", {"run.yaml": "new"})]
+    (_, tokens), config = sent
+    assert {key: tokens[key] for key in objects.ROLE_KEYS} == dict.fromkeys(objects.ROLE_KEYS, "dA==")
+    assert set(tokens) - set(objects.ROLE_KEYS) == {"CLOTHO_INFERENCE_TOKEN"}, "of pods that do not exist yet"
+    assert tokens["CLOTHO_INFERENCE_TOKEN"] != "dA=="
+    assert config == ("patch", {"run.yaml": "new"})
 
 
 async def test_tokens_that_exist_are_left_alone() -> None:

@@ -62,6 +62,13 @@ CASES: dict[str, Body] = {
         "training": {"steps": 100},
         "trainer": {"replicas": 2, "gpus": 2, "disruptionBudget": True},
     },
+    "replicas": {
+        "model": {"name": "Qwen/Qwen3-8B", "secretName": "hub"},
+        "environments": [{"name": "letters"}],
+        "training": {"steps": 100, "maxStaleness": 4},
+        "inference": {"replicas": 1},
+        "tracking": {"wandb": {"secretName": "wandb"}},
+    },
     "on-the-cpu": {
         "model": {"name": "/models/tiny", "dtype": "float32"},
         "environments": [{"name": "letters", "config": {"group_size": 8}}],

@@ -72,7 +72,7 @@ def test_a_drain_waits_for_all_pods() -> None:
 
 
 def test_only_the_runs_own_trainers_reach_the_ports_of_the_ranks() -> None:
-    wall = objects.rank_policy(run_of(spec(replicas=2, gpus=2)))["spec"]
+    wall = objects.trainer_policy(run_of(spec(replicas=2, gpus=2)))["spec"]
     everybody, each_other = wall["ingress"]
     assert ("from" in everybody, [port["port"] for port in everybody["ports"]]) == (False, [8002, 8001, 8101])
     assert each_other == {"from": [{"podSelector": wall["podSelector"]}], "ports": [{"protocol": "TCP"}]}

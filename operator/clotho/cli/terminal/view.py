@@ -137,7 +137,8 @@ def reward_line(progress: Mapping[str, Any], rewards: Sequence[float], width: in
 
 
 def component_table(components: Mapping[str, Any], phase: str, width: int) -> list[str]:
-    parts = [components.get("apiServer"), components.get("trainer"), *components.get("environments", [])]
+    fixed = [components.get(name) for name in ("apiServer", "trainer", "inference")]
+    parts = [*fixed, *components.get("environments", [])]
     rows = [_component_row(part, component_state(phase, part["state"])) for part in parts if part]
     lines = table(["COMPONENT", "STATE", "READY", "RESTARTS", "POD"], rows, width - 2)
     notes = [f"{part['name']}: {part['message']}" for part in parts if part and part.get("message")]

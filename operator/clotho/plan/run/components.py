@@ -1,4 +1,4 @@
-"""The components of a run: the API server, the trainer and each environment, with their pods and their record."""
+"""The components of a run: API server, trainer, inference replicas, environments, with their pods and their record."""
 
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from clotho.api.names import API_SERVER, ENVIRONMENT, EXPORTER, TRAINER, Component
+from clotho.api.names import API_SERVER, ENVIRONMENT, EXPORTER, INFERENCE, TRAINER, Component
 from clotho.api.status import AutoscalingStatus, ComponentStatus, Retry, TrainerStatus
 from clotho.api.training_run import EnvironmentSpec, TrainingRun
 from clotho.plan.model import Observed
@@ -16,17 +16,18 @@ from clotho.plan.pods import Pod
 _TITLES: Final[dict[Component, str]] = {
     API_SERVER: "the API server",
     TRAINER: "the trainer",
+    INFERENCE: "inference",
     EXPORTER: "the exporter",
 }
 
 
 class RunComponent(Struct, frozen=True, kw_only=True):
     kind: Component
-    name: str  # api-server, trainer, or the environment's name
+    name: str  # api-server, trainer, inference, or the environment's name
     replicas: int
     pods: tuple[Pod, ...]
     ready: int  # how many of the pods asked for are ready
-    is_alive: bool  # at least one pod is running, ready or not; of a gang, all of them
+    is_alive: bool  # enough pods are running, ready or not, for the run to go on
     replaced: int  # retries whose pods are gone, as they should be: their places are free
     record: ComponentStatus  # as stored; policies return a changed copy
 
@@ -41,11 +42,18 @@ class RunComponent(Struct, frozen=True, kw_only=True):
         return self.ready >= self.replicas
 
     @property
+    def is_optional(self) -> bool:
+        """The run goes on without it: where inference replicas are missing, the trainer serves all requests."""
+        return self.kind == INFERENCE
+
+    @property
     def is_gang(self) -> bool:
         """A trainer of several pods: none of them can work without the others. See gang.py."""
         return self.kind == TRAINER and self.replicas > 1
 
     def title_of(self, pod: Pod) -> str:
+        if self.kind == INFERENCE:
+            return f"inference replica {pod.index}"
         return f"{self.title} (pod {pod.index})" if self.is_gang else self.title
 
     def retry_of(self, pod: Pod) -> Retry | None:
@@ -58,12 +66,14 @@ class RunComponent(Struct, frozen=True, kw_only=True):
 class RunComponents(Struct, frozen=True, kw_only=True):
     api_server: RunComponent
     trainer: RunComponent
+    inference: RunComponent
     environments: tuple[RunComponent, ...]
 
     def __iter__(self) -> Iterator[RunComponent]:
         """In the order in which they depend on each other; a stop goes the other way round."""
         yield self.api_server
         yield self.trainer
+        yield self.inference
         yield from self.environments
 
     def replace(self, changed: Iterable[RunComponent]) -> "RunComponents":
@@ -71,6 +81,7 @@ class RunComponents(Struct, frozen=True, kw_only=True):
         return RunComponents(
             api_server=by_name.get((API_SERVER, API_SERVER), self.api_server),
             trainer=by_name.get((TRAINER, TRAINER), self.trainer),
+            inference=by_name.get((INFERENCE, INFERENCE), self.inference),
             environments=tuple(
                 by_name.get((ENVIRONMENT, component.name), component) for component in self.environments
             ),
@@ -98,6 +109,13 @@ def components_of(run: TrainingRun, observed: Observed) -> RunComponents:
         ),
         trainer=_component(
             TRAINER, TRAINER, pods_of(TRAINER), run.spec.trainer.replicas, stored.trainer if stored else None
+        ),
+        inference=_component(
+            INFERENCE,
+            INFERENCE,
+            pods_of(INFERENCE),
+            run.spec.inference.replicas,
+            stored.inference if stored else None,
         ),
         environments=tuple(
             _component(
@@ -152,17 +170,24 @@ def _component(
         replicas=replicas,
         pods=tuple(pods),
         ready=sum(pod.is_ready for pod in pods if pod.index < replicas),
-        is_alive=running >= (replicas if kind == TRAINER else min(replicas, 1)),
+        is_alive=running >= _needed_pods(kind, replicas),
         replaced=replaced,
         record=record,
     )
+
+
+def _needed_pods(kind: Component, replicas: int) -> int:
+    """None of the inference replicas, one of an environment's, all of a gang."""
+    if kind == INFERENCE:
+        return 0
+    return replicas if kind == TRAINER else min(replicas, 1)
 
 
 def template_of(run: TrainingRun, component: RunComponent) -> tuple[str, dict[str, Any]]:
     """With its place in the spec."""
     if component.kind == API_SERVER:
         return "apiServer.template", run.spec.api_server.template
-    if component.kind == TRAINER:
+    if component.kind in (TRAINER, INFERENCE):
         return "trainer.template", run.spec.trainer.template
     found = next((each.template for each in run.spec.environments if each.name == component.name), {})
     return f"environments.{component.name}.template", found

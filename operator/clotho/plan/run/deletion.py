@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from clotho.api.names import API_SERVER, ENVIRONMENT, EXPORTER, TRAINER
+from clotho.api.names import API_SERVER, ENVIRONMENT, EXPORTER, INFERENCE, TRAINER
 from clotho.api.status import TrainingRunStatus
 from clotho.api.training_run import TrainingRun, UnreadableRun
 from clotho.plan.model import Delete, ObjectKey, ObjectSeen, Observed, Plan, delete_pod
@@ -11,7 +11,14 @@ from clotho.plan.run.stop import grace_of
 from clotho.render.names import claim_name
 
 _ORPHAN: Final = "orphan"  # `kubectl delete --cascade=orphan`: the pods are to stay
-_ORDER: Final = ((ENVIRONMENT, False), (TRAINER, False), (TRAINER, True), (EXPORTER, False), (API_SERVER, False))
+_ORDER: Final = (
+    (ENVIRONMENT, False),
+    (INFERENCE, False),
+    (TRAINER, False),
+    (TRAINER, True),
+    (EXPORTER, False),
+    (API_SERVER, False),
+)
 
 
 def plan_deletion(run: TrainingRun | UnreadableRun, observed: Observed) -> Plan[TrainingRunStatus]:

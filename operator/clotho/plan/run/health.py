@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
-from clotho.api.names import TRAINER
+from clotho.api.names import INFERENCE, TRAINER
 from clotho.api.phases import Phase
 from clotho.api.status import PodState
 from clotho.plan.pod_problems import (
@@ -60,9 +60,15 @@ def _problems(situation: Situation) -> Iterator[Problem]:
         yield Problem(reason="Refused", message=sentence(text), is_permanent=refusal.is_permanent)
     for component in situation.components:
         for pod in component.pods:
-            gpus = situation.run.spec.trainer.gpus if component.kind == TRAINER else 0
+            gpus = _gpus_of(situation, component)
             if found := pod_problem(component.title_of(pod), pod, situation.now, gpus=gpus):
                 yield _given_up(found, pod, situation)
+
+
+def _gpus_of(situation: Situation, component: RunComponent) -> int:
+    """Of each pod."""
+    spec = situation.run.spec
+    return {TRAINER: spec.trainer.gpus, INFERENCE: spec.gpus_per_replica}.get(component.kind, 0)
 
 
 def _given_up(problem: Problem, pod: Pod, situation: Situation) -> Problem:
@@ -84,7 +90,7 @@ def next_check(situation: Situation) -> datetime | None:
 def live_phase(situation: Situation) -> Phase:
     """Running needs everything ready once; after that, everybody at work is enough."""
     components = situation.components
-    if all(component.is_ready for component in components):
+    if all(component.is_ready or component.is_optional for component in components):
         return "Running"
     if situation.run.status.phase == "Running":
         needed = (components.api_server, components.trainer) if has_trained_enough(situation) else tuple(components)

@@ -68,6 +68,8 @@ def find_stall(situation: Situation) -> StallCheck:
 
 
 def _is_at_work(component: RunComponent) -> bool:
+    if component.is_optional:
+        return True
     at_work = sum(pod.is_at_work or is_done_early(pod) for pod in component.pods)
     return at_work >= (component.replicas if component.is_gang else min(component.replicas, 1))
 
@@ -86,7 +88,7 @@ def find_cause(situation: Situation) -> Cause:
     if queue is not None and queue.storage_problem:
         return Cause(name="APIServerVolumeFull", explanation=queue.storage_problem, component=API_SERVER)
     for component in situation.components:
-        if not component.is_ready:
+        if not component.is_ready and not component.is_optional:
             detail = unready_pods(situation, component)
             explanation = f"{component.title} is not ready" + (f" ({detail})" if detail else "")
             return Cause(name=_NOT_READY[component.kind], explanation=explanation, component=component.kind)

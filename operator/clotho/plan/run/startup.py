@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
-from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
+from clotho.api.names import API_SERVER, ENVIRONMENT, INFERENCE, TRAINER, Component
 from clotho.plan.drift import repair
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, delete_pod
 from clotho.plan.pods import Pod
@@ -33,8 +33,10 @@ def _objects(situation: Situation) -> Iterator[Action]:
     makers: list[tuple[Kind, Callable[..., Manifest]]] = [("Service", objects.service)]
     if not run.spec.is_inline:
         makers.insert(0, ("NetworkPolicy", objects.network_policy))
-    if run.spec.topology.size > 1:
-        makers.insert(0, ("NetworkPolicy", objects.rank_policy))
+    if run.spec.inference.replicas:
+        makers.insert(0, ("NetworkPolicy", objects.inference_policy))
+    if run.spec.topology.size > 1 or run.spec.inference.replicas:
+        makers.insert(0, ("NetworkPolicy", objects.trainer_policy))
     if run.spec.trainer.disruption_budget:
         makers.append(("PodDisruptionBudget", objects.disruption_budget))
     for kind, make in makers:
@@ -70,7 +72,7 @@ def _pods(situation: Situation) -> Iterator[Create]:
     if any(_is_void(situation, pod) for component in situation.components for pod in component.pods):
         return  # a pod with the new token could not talk to one with the old
     for component in situation.components:
-        if component.kind == ENVIRONMENT and has_trained_enough(situation):
+        if component.kind in (INFERENCE, ENVIRONMENT) and has_trained_enough(situation):
             continue
         missing = _missing(situation, component)
         gone = vanished(situation, component, missing)
@@ -96,6 +98,8 @@ def render_pod(situation: Situation, component: RunComponent, index: int, restar
     if component.kind == TRAINER:
         attempt = max((pod.attempt for pod in component.pods), default=run.status.attempt + 1)
         return pods.trainer_pod(run, settings, restarts, attempt, index)
+    if component.kind == INFERENCE:
+        return pods.inference_pod(run, index, settings, restarts)
     spec = next(each for each in run.spec.environments if each.name == component.name)
     return pods.environment_pod(run, spec, index, settings, restarts)
 
@@ -104,7 +108,8 @@ def unrenderable_templates(situation: Situation) -> tuple[str, ...]:
     """Of a run without pods, so that a template is refused before the run is queued or waits for anything."""
     if any(component.pods for component in situation.components):
         return ()
-    return tuple(problem for component in situation.components if (problem := _template_problem(situation, component)))
+    found = (_template_problem(situation, component) for component in situation.components)
+    return tuple(dict.fromkeys(filter(None, found)))  # the trainer's template is that of the inference replicas, too
 
 
 def _template_problem(situation: Situation, component: RunComponent) -> str:

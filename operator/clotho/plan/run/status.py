@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from clotho.api.names import API_SERVER, Component
+from clotho.api.names import API_SERVER, INFERENCE, Component
 from clotho.api.phases import FINISHED_PHASES, RESTING_PHASES, Phase
 from clotho.api.status import (
     AutoscalingStatus,
@@ -33,6 +33,7 @@ Record = TypeVar("Record", bound=ComponentStatus)
 _COMPONENT_CONDITIONS: dict[Component, ConditionType] = {
     "api-server": "APIServerReady",
     "trainer": "TrainerReady",
+    "inference": "InferenceReady",
     "environment": "EnvironmentsReady",
 }
 
@@ -105,9 +106,15 @@ def _components(situation: Situation, decision: Decision) -> Components:
     return Components(
         api_server=_component(components.api_server, phase) if components.api_server.replicas else None,
         trainer=_trainer(situation, components.trainer, phase),
+        inference=_component(components.inference, phase) if _has_inference(components.inference) else None,
         environments=tuple(_component(component, phase) for component in components.environments),
         exporter=_component(decision.exporter, phase) if decision.exporter else None,
     )
+
+
+def _has_inference(component: RunComponent) -> bool:
+    """Also after the last replica was scaled away, as long as its pod is there."""
+    return bool(component.replicas or component.pods or component.record.restarts)
 
 
 def _state(component: RunComponent, phase: Phase) -> PodState:
@@ -175,7 +182,7 @@ def _component_conditions(decision: Decision) -> list[Wanted]:
     found: list[Wanted] = []
     for kind, condition in _COMPONENT_CONDITIONS.items():
         components = [component for component in decision.components if component.kind == kind]
-        if not components or (kind == API_SERVER and not components[0].replicas):
+        if not components or (kind in (API_SERVER, INFERENCE) and not components[0].replicas):
             continue  # an inline run has a trainer only
         behind = next((component for component in components if not component.is_ready), None)
         if behind is None:
@@ -253,9 +260,13 @@ def _records(status: TrainingRunStatus) -> tuple[ComponentStatus, ...]:
         return ()
     return tuple(
         component
-        for component in (components.api_server, components.trainer, *components.environments, components.exporter)
+        for component in (*_fixed(components), *components.environments, components.exporter)
         if component is not None
     )
+
+
+def _fixed(components: Components) -> tuple[ComponentStatus | None, ...]:
+    return components.api_server, components.trainer, components.inference
 
 
 def _numbers(status: TrainingRunStatus) -> tuple[object, ...]:

@@ -1,4 +1,5 @@
-"""Ending in order: environments first, then the trainer with a last checkpoint, then the API server.
+"""Ending in order: environments and inference replicas first, then the trainer with a last checkpoint, then the API
+server.
 
 Of several trainer pods the first ends first: it needs the others until the checkpoint is written.
 """
@@ -61,10 +62,11 @@ def stages(situation: Situation, is_due: Callable[[Pod], bool]) -> Iterator[tupl
     """The non-empty stages that are left, the next one first."""
     components, trainer = situation.components, situation.components.trainer
     environments = [(component, pod) for component in components.environments for pod in component.pods]
+    inference = [(components.inference, pod) for pod in components.inference.pods]
     first = [(trainer, pod) for pod in trainer.pods if not pod.is_follower]
     followers = [(trainer, pod) for pod in trainer.pods if pod.is_follower]
     api_server = [(components.api_server, pod) for pod in components.api_server.pods]
-    for members in (environments, first, followers, api_server):
+    for members in (environments, inference, first, followers, api_server):
         if stage := tuple((component, pod) for component, pod in members if is_due(pod)):
             yield stage
 

@@ -129,6 +129,17 @@ def test_a_long_name_hides_no_state() -> None:
     assert row.split() == ["n" * 14 + "…", "Starting", "0/1", "0", "p" * 13 + "…"]
 
 
+def test_inference_replicas_are_counted_between_the_trainer_and_the_environments() -> None:
+    components = {
+        "trainer": {"name": "trainer", "state": "Ready", "ready": 1},
+        "inference": {"name": "inference", "state": "Starting", "replicas": 3, "ready": 2, "restarts": 1},
+        "environments": [{"name": "math", "state": "Ready", "ready": 1}],
+    }
+    _, *rows = view.component_table(components, "Running", 80)
+    assert [row.split()[0] for row in rows] == ["trainer", "inference", "math"]
+    assert rows[1].split()[:4] == ["inference", "Starting", "2/3", "1"]
+
+
 def test_ranks_are_counted_and_the_missing_one_is_named() -> None:
     missing = "trainer-1 on node gpu-b: starting."
     part = {"name": "trainer", "state": "Starting", "replicas": 2, "ready": 1, "ranks": "8/16", "message": missing}

@@ -11,7 +11,7 @@ from unit.plan.kstatus import kstatus
 from unit.plan.run.world import World, minimal_spec, running_world
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
-SPEC = {"deadlineSeconds": 7200, "restarts": {"limit": 1}, "stall": {"afterSeconds": 600}}
+SPEC = {"deadlineSeconds": 7200, "restarts": {"limit": 1}, "stall": {"afterSeconds": 600}, "inference": {"replicas": 1}}
 
 
 def pending(replicas: int = 1) -> World:
@@ -107,7 +107,7 @@ def everything_ready(world: World) -> None:
     world.start_all()
 
 
-EVENTS: dict[str, Callable[[World], None]] = {
+EVENTS: dict[str, Callable[[World], object]] = {
     "nothing": lambda world: None,
     "everything ready": everything_ready,
     "trainer pod vanishes": lose_trainer,
@@ -118,6 +118,8 @@ EVENTS: dict[str, Callable[[World], None]] = {
     "trainer exits early": crash("trainer", 0, reason="Finished", step=40),
     "trainer finishes": crash("trainer", 0, reason="Finished", step=100),
     "environment crashes": crash("environment", 1),
+    "replica crashes": crash("inference", 1),
+    "replica vanishes": lambda world: world.pods.pop(world.named("inference")),
     "API server crashes": crash("api-server", 1),
     "stop": lambda world: world.change_spec(stop=True),
     "suspend": lambda world: world.change_spec(suspend=True),
@@ -141,6 +143,8 @@ trainer evicted        | -         | Starting  | Starting  | Stopping  | -      
 trainer exits early    | -         | Starting  | Starting  | Stopping  | -       | Completed | Failed | -
 trainer finishes       | -         | Completed | Completed | Completed | -       | Completed | Failed | -
 environment crashes    | -         | Starting  | Running   | Stopping  | -       | -         | -      | -
+replica crashes        | -         | Starting  | Running   | Stopping  | -       | -         | -      | -
+replica vanishes       | -         | Starting  | Running   | Stopping  | -       | -         | -      | -
 API server crashes     | -         | Starting  | Starting  | Stopping  | -       | Completed | -      | -
 stop                   | Stopped   | Stopped   | Stopping  | Stopping  | Stopped | Completed | Failed | Stopped
 suspend                | Suspended | Suspended | Stopping  | Stopping  | Stopped | Completed | Failed | Suspended
