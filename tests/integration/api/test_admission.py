@@ -252,7 +252,7 @@ def test_immutable_fields_are_refused_and_the_message_lists_mutable_ones(team: K
             patch(team, {"spec": changes}, "--dry-run=server")
         assert words in str(refusal.value)
         if "immutable" in words:
-            changeable = "only environments[].replicas and autoscaling, training.steps (upwards), stop, suspend"
+            changeable = "autoscaling, inference.replicas, training.steps (upwards), stop, suspend"
             assert changeable in str(refusal.value)
 
 

@@ -16,6 +16,7 @@ from clotho_api_server.state.metrics import Metrics as ApiServerMetrics
 from clotho_dev.chart import generate
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_trainer.reporting.board import Board
+from clotho_trainer.reporting.replica import ReplicaMetrics
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "charts" / "clotho" / "files"
@@ -28,7 +29,7 @@ def test_crds_and_dashboards_are_up_to_date() -> None:
 
 
 def exported_names() -> set[str]:
-    """Every sample name that one of the four programs can export."""
+    """Every sample name that one of the programs can export."""
     operator = CollectorRegistry()
     OperatorMetrics(operator)
     operator.register(RunCollector(list, lambda _: None, lambda: True))
@@ -36,6 +37,7 @@ def exported_names() -> set[str]:
         operator,
         Telemetry().registry,
         Board(1, 1.0).registry,
+        ReplicaMetrics().registry,
         ApiServerMetrics(no_state, 0, Disk(Path())).registry,
     ]
     names: set[str] = set()
