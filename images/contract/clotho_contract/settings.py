@@ -1,6 +1,6 @@
 """The parts of a TrainingRun that its pods read too. The descriptions are what `kubectl explain` prints."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import force_setattr
@@ -55,6 +55,9 @@ class Lora(Settings, frozen=True):
     ] = "all-linear"
 
 
+CISPO_LARGEST_RATIO: Final = 5.0
+
+
 class Loss(Settings, frozen=True):
     """The policy-gradient objective, as TRL names it."""
 
@@ -76,6 +79,14 @@ class Loss(Settings, frozen=True):
         Meta(description="Divide centred rewards by the standard deviation of the group, of the batch, or not."),
     ] = "group"
     mask_truncated: Annotated[bool, Meta(description="Leave out completions that ran into the token limit.")] = False
+
+    @property
+    def ratio_range(self) -> tuple[float, float]:
+        """The importance ratios that are not clipped. cispo clips the weight itself, above only: a range as narrow as
+        that of the other losses would stop it."""
+        if self.type == "cispo":
+            return 0.0, CISPO_LARGEST_RATIO if self.epsilon_high is None else self.epsilon_high
+        return 1.0 - self.epsilon, 1.0 + (self.epsilon if self.epsilon_high is None else self.epsilon_high)
 
 
 class WorldModel(Settings, frozen=True):

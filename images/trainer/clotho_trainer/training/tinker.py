@@ -79,8 +79,8 @@ class TinkerBackend:
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         types, loss = self._sdk.types, self._training.loss
-        high = loss.epsilon if loss.epsilon_high is None else loss.epsilon_high
-        clipping = {"clip_low_threshold": 1.0 - loss.epsilon, "clip_high_threshold": 1.0 + high}
+        low, high = loss.ratio_range
+        clipping = {"clip_low_threshold": low, "clip_high_threshold": high}
         data = [self._datum(row, batch.trained_tokens) for row in batch.rows]
         adam = types.AdamParams(
             learning_rate=learning_rate,

@@ -24,7 +24,6 @@ from clotho_trainer.training.batch import Observed, Row, trained_tokens
 from clotho_trainer.training.local import packing
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 
-_CISPO_CLIP = 5.0  # CISPO clips the weight itself, so the small default of the ratio losses would stop it
 _MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
 
 Inputs = dict[str, torch.Tensor]
@@ -142,9 +141,6 @@ def make_trainer(
     model: Any, tokenizer: Any, adapter: Any | None, training: Training, temperature: float
 ) -> GroupTrainer:
     loss = training.loss
-    high = loss.epsilon_high
-    if high is None and loss.type == "cispo":
-        high = _CISPO_CLIP
     arguments = GRPOConfig(
         output_dir=str(Path(os.environ.get("TMPDIR", "/tmp"))),  # noqa: S108 - nothing is written: our loop saves
         use_cpu=not torch.cuda.is_available(),
@@ -158,7 +154,7 @@ def make_trainer(
         max_steps=1,
         loss_type=loss.type,
         epsilon=loss.epsilon,
-        epsilon_high=high,
+        epsilon_high=loss.ratio_range[1] if loss.type == "cispo" else loss.epsilon_high,
         beta=loss.beta,
         entropy_coef=loss.entropy_coefficient,
         importance_sampling_level=loss.importance_sampling,
