@@ -7,6 +7,9 @@ bench-memory: $(VENV) ## Compare the GPU memory of LoRA and QLoRA (tiny shape on
 bench-learning: $(VENV) ## Compare what is learnt with each engine and schedule (minutes on a CPU)
 	$(RUN) OMP_NUM_THREADS=1 python tests/bench/learning.py
 
+bench-fp8: $(VENV) ## Train a small model, round it to 8 bits, and measure what that changes (minutes on a CPU)
+	$(RUN) OMP_NUM_THREADS=1 python tests/bench/fp8.py
+
 # Only the trainer's own conftest: that of the tier starts a control plane, whose packages a GPU machine may lack.
 gpu-test: $(VENV) ## Run the trainer's tests that need a GPU; fails on versions other than the lock's
 	$(RUN) pytest tests/integration/trainer/test_on_gpu.py --confcutdir=tests/integration/trainer
@@ -14,4 +17,4 @@ gpu-test: $(VENV) ## Run the trainer's tests that need a GPU; fails on versions 
 h200-packages: ## Pack what an offline GPU machine lacks for bench-trainer into .local/h200-packages
 	dev/h200_packages.sh .local/h200-packages
 
-.PHONY: bench-learning bench-memory bench-trainer gpu-test h200-packages
+.PHONY: bench-fp8 bench-learning bench-memory bench-trainer gpu-test h200-packages
