@@ -9,7 +9,6 @@ import torch
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.model.tool_calls import without_thought
 from clotho_trainer.rollouts.inline.chat import Chat
-from clotho_trainer.rollouts.inline.tools import Tool
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.local.backend import LocalBackend
 
@@ -20,7 +19,7 @@ class GenerationOptions:
     temperature: float = 0.7  # 0 takes the likeliest token
     repetition_penalty: float = 1.2
     instructions: str = ""
-    tools: Sequence[Tool] = ()
+    schemas: Sequence[Mapping[str, Any]] = ()  # of the tools offered
 
 
 def local(backend: Backend) -> LocalBackend:
@@ -35,7 +34,7 @@ def generate(backend: Backend, prompt: str | Sequence[Mapping[str, Any]], option
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(each) for each in prompt]
     if options.instructions:
         messages.insert(0, {"role": "system", "content": options.instructions})
-    chat = Chat(tokenizer, backend.rules.end_tokens, [tool.schema for tool in options.tools])
+    chat = Chat(tokenizer, backend.rules.end_tokens, options.schemas)
     ids = torch.tensor([chat.prompt(messages)], device=live.device)
     sampling: dict[str, Any] = {"do_sample": False}
     if options.temperature:

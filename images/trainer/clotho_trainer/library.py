@@ -47,6 +47,8 @@ class TrainingResult:
     message: str
     checkpoint: Path
     _backend: Backend = field(repr=False)
+    _instructions: str = field(repr=False)
+    _schemas: Sequence[Mapping[str, Any]] = field(repr=False)  # of the tools that it was trained with
 
     @property
     def final_loss(self) -> float | None:
@@ -71,15 +73,15 @@ class TrainingResult:
         max_new_tokens: int = 256,
         temperature: float = 0.7,
         repetition_penalty: float = 1.2,
-        tools: Sequence[Any] = (),
-        instructions: str = "",
+        tools: Sequence[Any] | None = None,
+        instructions: str | None = None,
     ) -> str:
-        """What the trained policy answers, without its thoughts."""
+        """The trained policy's answer without its <think> block; tools and instructions default to the training's."""
         from clotho_trainer.generation import GenerationOptions, generate
 
-        options = GenerationOptions(
-            max_new_tokens, temperature, repetition_penalty, instructions, tools_from(list(tools), "tools")
-        )
+        system = self._instructions if instructions is None else instructions
+        schemas = self._schemas if tools is None else [tool.schema for tool in tools_from(list(tools), "tools")]
+        options = GenerationOptions(max_new_tokens, temperature, repetition_penalty, system, schemas)
         return generate(self._backend, prompt, options)
 
     def export(self, path: str | Path, *formats: str, quantization: Quantization = "q8_0") -> Path:
@@ -127,14 +129,15 @@ def train(
         raise TrainerError("InvalidConfig", "training from Python needs inline: a dataset and rewards")
     task = _task(config.inline, dataset, rewards, tools)
     folder = Path(output) if output else Path(tempfile.mkdtemp(prefix="clotho-"))
-    source = InlineSource(config, config.inline, task)
-    return _Job(msgspec.structs.replace(config, continues_other_runs=True), source, folder).run()
+    return _Job(msgspec.structs.replace(config, continues_other_runs=True), config.inline, task, folder).run()
 
 
 class _Job:
     """In a thread of its own: notebooks have an event loop already."""
 
-    def __init__(self, config: RunConfig, source: InlineSource, folder: Path) -> None:
+    def __init__(self, config: RunConfig, inline: Inline, task: Task, folder: Path) -> None:
+        self._instructions, self._schemas = inline.instructions, task.schemas
+        source = InlineSource(config, inline, task)
         self._metrics: list[dict[str, float]] = []
         self._board = Board(config.training.steps, config.stall_after_seconds)
         self._board.on_report = lambda step, figures: self._metrics.append({"step": step, **figures})
@@ -157,7 +160,15 @@ class _Job:
         if end.reason not in ("Finished", "Stopped") or newest is None:
             raise TrainerError(end.reason, end.message)
         finished = end.reason == "Finished"
-        return TrainingResult(self._metrics, finished, end.message, Path(newest.path), self._training.backend)
+        return TrainingResult(
+            self._metrics,
+            finished,
+            end.message,
+            Path(newest.path),
+            self._training.backend,
+            self._instructions,
+            self._schemas,
+        )
 
     def _ask_to_stop(self) -> None:
         with suppress(RuntimeError):  # it has just ended by itself

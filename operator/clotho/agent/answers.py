@@ -214,7 +214,9 @@ def test_answer(test: Object) -> Answer:
             "models_succeeded": summary.get("succeeded"),
             "best_model": summary.get("bestModel") or None,
             "average_accuracy": summary.get("averageAccuracy"),
+            "avg_accuracy": summary.get("averageAccuracy"),  # this and the next as in Atropos' own tool set
             "environment_works": summary.get("environmentWorks"),
+            "environment_working": summary.get("environmentWorks"),
         },
         "message": status.get("message", ""),
     }
@@ -227,6 +229,7 @@ def _model_answer(result: Object) -> Answer:
         "status": str(result.get("phase", "Pending")).lower(),
         "steps_tested": result.get("stepsTested", 0),
         "completions": result.get("completions", 0),
+        "total_completions": result.get("completions", 0),
         "correct": result.get("correct", 0),
         "accuracy": result.get("accuracy"),
         "steps_with_correct": result.get("stepsWithCorrect", 0),

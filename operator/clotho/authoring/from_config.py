@@ -24,10 +24,13 @@ _MOVED: Final[Mapping[str, Mapping[str, str]]] = {
         "name": "model.name",
         "name_or_path": "model.name",
         "model_name": "model.name",
+        "base_model_name": "model.name",
         "revision": "model.revision",
         "dtype": "model.dtype",
         "torch_dtype": "model.dtype",
         "max_length": "training.maxTokens",
+        "max_new_tokens": "inline.maxCompletionTokens",
+        "temperature": "inference.temperature",
         "lora.r": "training.lora.rank",
         "lora.rank": "training.lora.rank",
         "lora.alpha": "training.lora.alpha",
@@ -50,6 +53,9 @@ _MOVED: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "training": {
         "max_steps": "training.steps",
+        "num_generations": "inline.groupSize",
+        "max_completion_length": "inline.maxCompletionTokens",
+        "temperature": "inference.temperature",
         "learning_rate": "training.learningRate",
         "lr": "training.learningRate",
         "lr_scheduler_type": "training.scheduler",
@@ -89,11 +95,14 @@ _MOVED: Final[Mapping[str, Mapping[str, str]]] = {
         "secret_name": "tracking.wandb.secretName",
     },
 }
-_PROMPTS: Final = ("batch_size", "gradient_accumulation_steps")  # multiplied: how many make up a step
+_BATCH_SIZES: Final = ("batch_size", "per_device_train_batch_size")  # spellings of one field
+_ACCUMULATION: Final = "gradient_accumulation_steps"
+_MODEL_NAMES: Final = tuple(name for name, path in _MOVED["model"].items() if path == "model.name")
+_SHARED_FILE: Final = "rl"  # a config of a larger application has its sections below this one, and the model beside it
 # Fields that are known and count for something else than one field of the spec.
 _COMBINED: Final[Mapping[str, frozenset[str]]] = {
     "model": frozenset({"use_lora", "load_in_4bit"}),
-    "training": frozenset(_PROMPTS),
+    "training": frozenset({*_BATCH_SIZES, _ACCUMULATION}),
     "wandb": frozenset({"enabled"}),
 }
 _LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
@@ -104,6 +113,8 @@ _LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "training": {
         "output_dir": "checkpoints lie on the run's volume claim",
+        "save_strategy": "checkpoints are written by steps; see save_steps",
+        "report_to": "see the section wandb",
         "logging_steps": "every step is reported",
     },
     "wandb": {"name": "the run's own name is used", "run_name": "the run's own name is used"},
@@ -131,6 +142,7 @@ class Converted(Struct, frozen=True):
 def convert(document: Any) -> Converted:
     if not isinstance(document, dict):
         raise ConfigFileError([f"the file must hold the sections {', '.join(_MOVED)}"])
+    document, left_out = _own_sections(document)
     given = {section: _flat(values) for section, values in document.items() if isinstance(values, dict)}
     if problems := [*_unknown(document, given), *_missing(given)]:
         raise ConfigFileError(problems)
@@ -146,8 +158,28 @@ def convert(document: Any) -> Converted:
         for name, why in known.items()
         if name in given.get(section, {})
     ]
+    model = given.get("model", {})
+    if model.get("load_in_4bit") and model.get("use_lora") is False:
+        notes.append("model.use_lora is left out: a base in 4 bits is trained through a LoRA adapter")
     origins = _origins(given)
-    return Converted(_typed(spec, origins), (*notes, *_notes_on_length(spec)), origins)
+    return Converted(_typed(spec, origins), (*left_out, *notes, *_notes_on_length(spec)), origins)
+
+
+def _own_sections(document: Document) -> tuple[Document, list[str]]:
+    """Of a file with an `rl` section: that one's, and what the application's model has for training; with notes."""
+    own = document.get(_SHARED_FILE)
+    if not isinstance(own, dict):
+        return document, []
+    shared = _flat(document["model"]) if isinstance(document.get("model"), dict) else {}
+    known = {*_MOVED["model"], *_COMBINED["model"]}
+    model = {name: value for name, value in shared.items() if name in known} | (own.get("model") or {})
+    notes = [f"model.{name} is left out: it is no setting of training" for name in shared if name not in known]
+    return {**own, **({"model": model} if model else {})}, notes
+
+
+def is_config_file(document: Any) -> bool:
+    """Whether this looks like another trainer's config and not like a Kubernetes object."""
+    return isinstance(document, dict) and "kind" not in document and bool({"model", _SHARED_FILE} & set(document))
 
 
 def _origins(given: Mapping[str, Document]) -> dict[str, str]:
@@ -157,8 +189,8 @@ def _origins(given: Mapping[str, Document]) -> dict[str, str]:
         for name in values
         if (path := _MOVED[section].get(name))
     }
-    if "batch_size" in given.get("training", {}):
-        factors = [f"training.{name}" for name in _PROMPTS if name in given["training"]]
+    factors = [f"training.{name}" for name in (*_BATCH_SIZES, _ACCUMULATION) if name in given.get("training", {})]
+    if _batch_size(given):
         factors += [names["inline.groupSize"]] if "inline.groupSize" in names else []
         names["training.batchSize"] = " times ".join(factors)
     return {"inline.dataset": "data", **names}
@@ -179,7 +211,7 @@ def _unknown(document: Document, given: Mapping[str, Document]) -> Iterator[str]
 
 def _missing(given: Mapping[str, Document]) -> Iterator[str]:
     training, data = given.get("training", {}), given.get("data", {})
-    if not {"name", "name_or_path", "model_name"} & set(given.get("model", {})):
+    if not set(_MODEL_NAMES) & set(given.get("model", {})):
         yield "model.name is missing"
     if not {"max_steps", "epochs", "num_epochs", "num_train_epochs"} & set(training):
         yield "training.max_steps or training.epochs is missing"
@@ -191,18 +223,18 @@ def _missing(given: Mapping[str, Document]) -> Iterator[str]:
 
 def _combine(spec: Document, given: Mapping[str, Document]) -> None:
     model, training, wandb = given.get("model", {}), given.get("training", {}), given.get("wandb", {})
-    if model.get("use_lora") is False:
-        _put(spec, "training.lora.rank", 0)
     if model.get("load_in_4bit"):
         _put(spec, "model.quantization", "nf4")
+    elif model.get("use_lora") is False:
+        _put(spec, "training.lora.rank", 0)
     modules = spec.get("training", {}).get("lora", {}).get("targetModules")
     if isinstance(modules, list):
         _put(spec, "training.lora.targetModules", ",".join(map(str, modules)))
     if isinstance(dtype := spec["model"].get("dtype"), str):
         short = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
         _put(spec, "model.dtype", short.get(dtype, dtype.removeprefix("torch.")))
-    if "batch_size" in training:
-        prompts = _number(training, "batch_size") * _number(training, "gradient_accumulation_steps")
+    if name := _batch_size(given):
+        prompts = _number(training, name) * _number(training, _ACCUMULATION)
         group = spec.get("inline", {}).get("groupSize", DEFAULT_GROUP_SIZE)
         _put(spec, "training.batchSize", prompts * group if isinstance(group, int) else prompts)
     if "steps" not in spec.get("training", {}):
@@ -211,6 +243,10 @@ def _combine(spec: Document, given: Mapping[str, Document]) -> None:
         _put(spec, "training.checkpoint.everySteps", CHECKPOINT_STEPS)
     if wandb.get("enabled") is False:
         spec.pop("tracking", None)
+
+
+def _batch_size(given: Mapping[str, Document]) -> str | None:
+    return next((name for name in _BATCH_SIZES if name in given.get("training", {})), None)
 
 
 def _number(values: Document, name: str) -> int:

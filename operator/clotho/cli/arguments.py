@@ -95,7 +95,13 @@ def _discover(parser: Parser) -> None:
 
 def _start(parser: Parser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    parser.take("-f", "--file", group=source, type=Path, help="a TrainingRun manifest; - reads standard input")
+    parser.take(
+        "-f",
+        "--file",
+        group=source,
+        type=Path,
+        help="a TrainingRun, or another trainer's config; - reads standard input",
+    )
     parser.take("-e", "--environment", group=source, default="", help="an Environment of the namespace")
     parser.take("--name", default="", help="default: the manifest's, or ENVIRONMENT-<random>")
     parser.take("--model", default="", help="such as Qwen/Qwen3-8B; required with --environment")

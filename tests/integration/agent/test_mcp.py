@@ -135,7 +135,9 @@ async def test_agent_completes_a_run_with_the_ten_tools(
             "models_succeeded": 1,
             "best_model": "good",
             "average_accuracy": 0.5,
+            "avg_accuracy": 0.5,
             "environment_works": True,
+            "environment_working": True,
         }
         assert tested["models_tested"][1]["error"]
 

@@ -102,6 +102,8 @@ def test_the_policy_learns_to_use_its_tool(speaker: Path, tmp_path: Path) -> Non
     before, after = rise(result)
     assert after > max(0.7, before + 0.2), "guessing is right once in nine times"
     assert rise(result, "tools/calls_per_rollout")[1] > 0.8
+    asked: dict[str, Any] = {"prompt": "x+2", "max_new_tokens": 8, "temperature": 0.0, "repetition_penalty": 1.0}
+    assert "calculate" in result.generate(**asked), "the training's tool is offered"
 
 
 def test_the_world_model_learns_what_the_tool_answers(speaker: Path, tmp_path: Path) -> None:

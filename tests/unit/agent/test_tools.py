@@ -371,7 +371,9 @@ async def test_inference_is_tested_with_the_edited_config(
     assert heard == ["waiting for the operator"]
     assert answer["total_completions_per_model"] == 8
     assert answer["models_tested"][0]["accuracy"] == 0.5
-    assert answer["summary"]["environment_works"] is True
+    assert answer["models_tested"][0]["total_completions"] == 8
+    assert answer["summary"]["environment_works"] is answer["summary"]["environment_working"] is True
+    assert answer["summary"]["avg_accuracy"] == 0.5
 
 
 async def test_an_inference_test_that_takes_too_long_is_an_answer(

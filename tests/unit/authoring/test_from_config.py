@@ -8,7 +8,7 @@ import yaml
 
 from clotho.api import validation
 from clotho.api.training_run import TrainingRunSpec
-from clotho.authoring.from_config import ConfigFileError, convert
+from clotho.authoring.from_config import DEFAULT_GROUP_SIZE, ConfigFileError, convert
 
 FILE = """
 model:
@@ -62,6 +62,43 @@ def test_a_complete_config_file_is_converted() -> None:
         "generation.top_p is left out",
         "training.output_dir is left out",
     ]
+
+
+APPLICATION = """
+model: {base_model_name: Qwen/Qwen3-0.6B, max_new_tokens: 128, temperature: 0.7, embedding_model: bge-small}
+retrieval: {top_k: 5}
+rl:
+  training:
+    per_device_train_batch_size: 2
+    gradient_accumulation_steps: 2
+    num_train_epochs: 1
+    learning_rate: 1e-5
+    reward_model: rewards:score
+  data: {path: train.jsonl}
+"""
+
+
+def test_the_rl_section_of_an_application_s_config_is_converted_with_its_model() -> None:
+    converted = convert(yaml.safe_load(APPLICATION))
+    assert converted.spec["model"] == {"name": "Qwen/Qwen3-0.6B"}
+    assert converted.spec["inference"] == {"temperature": 0.7}
+    assert converted.spec["inline"]["maxCompletionTokens"] == 128
+    assert converted.spec["training"]["batchSize"] == 2 * 2 * DEFAULT_GROUP_SIZE
+    assert "model.embedding_model is left out: it is no setting of training" in converted.notes
+    assert validation.problems("mine", msgspec.convert(converted.spec, TrainingRunSpec)) == ()
+
+
+def test_mistakes_below_rl_are_named_as_in_any_file() -> None:
+    document = yaml.safe_load(APPLICATION)
+    document["rl"]["training"]["learnin_rate"] = 1
+    with pytest.raises(ConfigFileError, match="did you mean learning_rate"):
+        convert(document)
+
+
+def test_a_base_in_4_bits_is_trained_through_an_adapter_whatever_use_lora_is() -> None:
+    converted = convert(document(model={"load_in_4bit": True, "use_lora": False}))
+    assert converted.spec["training"]["lora"]["rank"] == 16
+    assert any(note.startswith("model.use_lora is left out") for note in converted.notes)
 
 
 def test_the_run_is_one_that_the_operator_accepts() -> None:

@@ -44,6 +44,23 @@ def test_a_record_keeps_its_own_system_prompt() -> None:
     assert list(record.messages) == own
 
 
+@pytest.mark.parametrize(
+    ("row", "field", "expected"),
+    [
+        ({"answer": 4}, "expected", 4),
+        ({"answer": 4, "expected": 5}, "expected", 5),
+        ({"answer": 4}, "label", None),
+        ({}, "expected", None),
+    ],
+)
+def test_answer_stands_for_expected_unless_another_field_is_asked_for(
+    row: dict[str, int], field: str, expected: int | None
+) -> None:
+    dataset = Dataset(path="x", expected_field=field)
+    (record,) = records.records_from(records.numbered([{"prompt": "2+2", **row}]), dataset, "")
+    assert record.expected == expected
+
+
 def test_an_evaluation_suite_is_read_by_the_names_of_its_fields() -> None:
     fields = Dataset(path="x", prompt_field="input", expected_field="expectations")
     row = {"input": "2+2", "expectations": ["4", "four"]}

@@ -1,4 +1,4 @@
-"""A file with one TrainingRun, and the ConfigMaps that it needs."""
+"""A file with one TrainingRun and the ConfigMaps that it needs, or with another trainer's config."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from clotho.api.names import API_VERSION
+from clotho.authoring.from_config import is_config_file
 from clotho.cli.failure import Exit, Failure
+from clotho.cli.files.config_files import manifests_of
 from clotho.cli.files.documents import read_documents, title
 from clotho.cli.files.manifests import Manifest
 
@@ -28,6 +30,9 @@ def read_run_and_maps(path: Path) -> tuple[Manifest, list[Manifest]]:
 
 def _read(path: Path) -> tuple[Manifest, list[Any]]:
     documents = read_documents(path)
+    if len(documents) == 1 and is_config_file(documents[0]):
+        *maps, run = manifests_of(documents[0], path)
+        return run, maps
     runs = [each for each in documents if isinstance(each, dict) and each.get("kind") == "TrainingRun"]
     if not runs:
         raise Failure(f"{title(path)} contains {_named(documents)}, but no TrainingRun", Exit.USAGE)

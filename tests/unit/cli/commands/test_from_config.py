@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from clotho.cli.__main__ import main
-from clotho.cli.failure import Exit
+from clotho.cli.failure import Exit, Failure
+from clotho.cli.files.run_files import read_run_and_maps
 
 FILE = """
 model: {name: Qwen/Qwen3-0.6B}
@@ -116,3 +117,15 @@ def test_files_required_in_the_image_are_listed(folder: Path, capsys: pytest.Cap
     message = capsys.readouterr().err
     assert "no file /nowhere/train.jsonl here; the trainer's image must have it" in message
     assert "the trainer's image must have the module rewards" in message
+
+
+def test_run_start_takes_a_config_file_as_it_is(folder: Path) -> None:
+    run, (files,) = read_run_and_maps(folder / "My Run.yaml")
+    assert (run["metadata"]["name"], files["kind"]) == ("my-run", "ConfigMap")
+    assert run["spec"]["training"]["steps"] == 10
+
+
+def test_mistakes_in_a_config_file_given_to_run_start_are_named(folder: Path) -> None:
+    (folder / "My Run.yaml").write_text(FILE.replace("max_steps", "max_stepz"))
+    with pytest.raises(Failure, match="did you mean max_steps"):
+        read_run_and_maps(folder / "My Run.yaml")

@@ -13,6 +13,7 @@ from clotho_contract.names import DATASET_PATH
 from clotho_trainer.failures import TrainerError
 
 Message = dict[str, Any]
+_EXPECTED_BY_DEFAULT = Dataset().expected_field
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,13 @@ def _record(name: str, row: Any, dataset: Dataset, instructions: str, source: st
     messages = [dict(message) for message in conversation]
     if instructions and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": instructions})
-    return Record(name, tuple(messages), row.get(dataset.expected_field), dict(row), is_text)
+    return Record(name, tuple(messages), row.get(_expected_field(row, dataset)), dict(row), is_text)
+
+
+def _expected_field(row: Mapping[str, Any], dataset: Dataset) -> str:
+    """Many datasets have an `answer`; it is read where no other field was asked for."""
+    wanted = dataset.expected_field
+    return "answer" if wanted == _EXPECTED_BY_DEFAULT and wanted not in row else wanted
 
 
 def _is_message(message: Any) -> bool:
