@@ -48,9 +48,11 @@ def _credentials(options: argparse.Namespace) -> Credentials:
 
 
 class NotInstalled(Failure):
-    def __init__(self) -> None:
+    def __init__(self, where: str = "") -> None:
+        """`where`: the namespace that the user named, as an option."""
         super().__init__(
-            "Clotho is not installed in this cluster, or only an older version: see `clotho check`", Exit.NOT_FOUND
+            f"Clotho is not installed in this cluster, or only an older version: see `clotho check{where}`",
+            Exit.NOT_FOUND,
         )
 
 
@@ -72,7 +74,7 @@ def explain(error: ApiError, namespace: str = "") -> Failure:
         case Forbidden():
             return Failure(f"{error.message}; `clotho check{where}` lists the missing permissions", Exit.REFUSED)
         case NotFound() if "requested resource" in error.message or "page not found" in error.message:
-            return NotInstalled()
+            return NotInstalled(where)
         case NotFound():
             return Failure(error.message, Exit.NOT_FOUND)
     return Failure(error.message, Exit.REFUSED)

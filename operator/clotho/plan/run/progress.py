@@ -39,10 +39,11 @@ def run_progress(situation: Situation) -> RunProgress | None:
 
 
 def _step(situation: Situation) -> int:
+    """Never below the checkpoint's: the last report of a trainer may be older than what it saved at its end."""
     before, report, ended = situation.run.status.progress, situation.progress, situation.termination
-    if report is not None and situation.has_read_checkpoint:
-        return max(report.step, (ended.step or 0) if ended else 0)
-    return max(before.step if before else 0, (ended.step or 0) if ended else 0)
+    known = report.step if report is not None and situation.has_read_checkpoint else before.step if before else 0
+    saved = checkpoint(situation)
+    return max(known, (ended.step or 0) if ended else 0, saved.step if saved else 0)
 
 
 def _at(kept: RunProgress, step: int, total: int) -> RunProgress:

@@ -420,6 +420,7 @@ def test_errors_of_the_cluster_have_exit_codes(error: Any, code: Exit, printed: 
 
 def test_suggested_commands_name_the_namespace() -> None:
     assert "`clotho check -n lab`" in str(explain(Forbidden("get x", "user may not", 403), "lab"))
+    assert "`clotho check -n lab`" in str(explain(NotFound("list x", "404 page not found", 404), "lab"))
     assert "`clotho policy explain -n lab`" in str(explain(Forbidden("create x", LOCKED, 403), "lab"))
 
 

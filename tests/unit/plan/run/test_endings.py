@@ -216,6 +216,24 @@ def test_a_run_fails_at_its_deadline() -> None:
     assert all("deletionTimestamp" in world.pods[world.named("environment", i)]["metadata"] for i in range(2))
 
 
+def test_progress_of_a_suspended_run_is_not_behind_its_checkpoint() -> None:
+    """The trainer made a step after its last report, and its pod is gone before its termination message was read."""
+    world = running_world()
+    world.make_progress(30, checkpoint=CheckpointInfo(step=20, path="/x/20"))
+    world.settle()
+    world.change_spec(suspend=True)
+    world.settle()
+    world.make_progress(30, "saving", checkpoint=CheckpointInfo(step=31, path="/x/31"))
+    for _ in range(4):
+        world.terminate()
+        world.settle()
+    status = world.now_status
+    assert world.phase == "Suspended"
+    assert status.checkpoint
+    assert status.progress
+    assert (status.checkpoint.step, status.progress.step, status.progress.steps) == (31, 31, "31/100")
+
+
 def test_a_raised_deadline_counts_at_once() -> None:
     world = running_world(deadlineSeconds=60)
     world.change_spec(deadlineSeconds=6000)
