@@ -14,6 +14,7 @@ DATA_PATH: Final = Path("/var/lib/clotho")  # the claim of the API server, and o
 DATASET_PATH: Final = Path("/dataset")  # where an inline run finds its prompts, and CODE_PATH its rewards and tools
 CODE_PATH: Final = Path("/code")
 TOKENIZER_PATH: Final = Path("/run/clotho/tokenizer")  # where an environment finds the policy's tokenizer
+CACHE_PATH: Final = Path("/cache")  # an environment's downloads
 TERMINATION_MESSAGE_PATH: Final = Path("/dev/termination-log")
 
 CONFIG_VARIABLE: Final = "CLOTHO_CONFIG"
@@ -21,6 +22,8 @@ DATA_VARIABLE: Final = "CLOTHO_DATA"
 ENVIRONMENT_VARIABLE: Final = "CLOTHO_ENVIRONMENT"  # which entry of `environments` this pod is
 TOKENIZER_VARIABLE: Final = "CLOTHO_TOKENIZER"  # the tokenizer's folder, where it is not TOKENIZER_PATH
 REPLICA_VARIABLE: Final = "CLOTHO_REPLICA"  # which of several inference replicas a pod is, from 0
+PACKAGES_VARIABLE: Final = "CLOTHO_PACKAGES"  # the folder of this pod's requirements
+REQUIREMENTS_VARIABLE: Final = "CLOTHO_REQUIREMENTS"  # what is installed there, one line each
 TOKEN_VARIABLE: Final = "CLOTHO_TOKEN"  # noqa: S105 - the token that a pod's own requests carry
 # The tokens that a server accepts, one per role.
 ENVIRONMENT_TOKEN_VARIABLE: Final = "CLOTHO_ENVIRONMENT_TOKEN"  # noqa: S105

@@ -1,4 +1,4 @@
-"""The command line: `python -m clotho_environment serve|process|wait|describe`."""
+"""The command line: `python -m clotho_environment serve|process|wait|describe|install`."""
 
 import argparse
 import asyncio
@@ -18,15 +18,19 @@ from msgspec import structs
 import clotho_contract.config as run_config
 from clotho_contract import description, logs, termination
 from clotho_contract.config import ConfigError, EnvironmentConfig, RunConfig
+from clotho_contract.entries import FORMS
 from clotho_contract.names import (
     CONFIG_VARIABLE,
     ENVIRONMENT_STATUS_PORT,
     ENVIRONMENT_VARIABLE,
+    PACKAGES_VARIABLE,
+    REQUIREMENTS_VARIABLE,
     TOKENIZER_PATH,
     TOKENIZER_VARIABLE,
 )
 from clotho_contract.termination import Termination
-from clotho_environment.entries import FORMS, AtroposEntry, EntryError, find_entry
+from clotho_environment.entries import AtroposEntry, EntryError, find_entry
+from clotho_environment.pod.packages import use_packages
 from clotho_environment.pod.secrets import API_KEY_VARIABLE, Secrets, take_secrets
 from clotho_environment.sdk.environment import InvalidConfigError
 
@@ -53,6 +57,7 @@ Try one without a cluster, against any OpenAI-compatible server:
 def main(arguments: list[str] | None = None) -> NoReturn:
     options = _parser().parse_args(arguments)
     secrets = take_secrets()
+    use_packages()
     stream = sys.stderr if options.command in ("process", "describe") else sys.stdout
     logs.set_up(stream=stream, secrets=secrets.values)
     code = None
@@ -117,6 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     wait.add_argument("--timeout", type=float, metavar="SECONDS", help="give up then; never when absent")
     wait.set_defaults(run=_wait)
+
+    install = commands.add_parser("install", help=f"install ${REQUIREMENTS_VARIABLE} into ${PACKAGES_VARIABLE}")
+    install.set_defaults(run=_install)
 
     describe = commands.add_parser("describe", help="print the environment's config fields as JSON")
     _add_choice(describe)
@@ -208,6 +216,12 @@ def _wait(options: argparse.Namespace, secrets: Secrets) -> Termination:
 
     run = run_config.load(options.config)
     return _run(wait(run, secrets.token, options.tokenizer or tokenizer_path(), options.timeout))
+
+
+def _install(_: argparse.Namespace, __: Secrets) -> Termination:
+    from clotho_environment.commands.install import install
+
+    return install(os.environ)
 
 
 def _describe(options: argparse.Namespace, _: Secrets) -> Termination:

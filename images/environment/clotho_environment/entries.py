@@ -9,11 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from clotho_contract.entries import FORMS
 from clotho_environment.sdk.environment import AnyEnvironment, Environment
-
-FORMS = (
-    "letters, module:Class, path/to/file.py[:Class], atropos:path/to/file.py, reasoning-gym:<task> or verifiers:<name>"
-)
 
 
 class EntryError(Exception):

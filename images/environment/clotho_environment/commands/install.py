@@ -1,0 +1,50 @@
+"""`install`: an environment's requirements, once, into a folder that pods may share."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from clotho_contract.names import PACKAGES_VARIABLE, REQUIREMENTS_VARIABLE
+from clotho_contract.termination import Termination
+
+# Wheels only, and only those with a listed hash: nothing of theirs is executed here.
+_PIP: Final = (
+    *("-m", "pip", "install", "--require-hashes", "--only-binary=:all:", "--no-deps", "--no-cache-dir"),
+    *("--no-input", "--no-compile", "--disable-pip-version-check", "--no-warn-conflicts", "--quiet"),
+)
+_OUTPUT_LIMIT: Final = 2000  # characters of pip's last lines
+
+
+def install(variables: Mapping[str, str]) -> Termination:
+    """Installed apart and renamed: a folder of that name is complete, whichever pod made it."""
+    folder, lines = Path(variables[PACKAGES_VARIABLE]), variables[REQUIREMENTS_VARIABLE]
+    if folder.is_dir():
+        return Termination(reason="Finished", message=f"the requirements are in {folder} already")
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".installing-", ignore_cleanup_errors=True) as apart:
+        made = Path(apart) / "packages"
+        listed = Path(apart) / "requirements.txt"
+        listed.write_text(f"{lines}\n")
+        answer = subprocess.run(
+            [_interpreter(), *_PIP, "--target", str(made), "--requirement", str(listed)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if answer.returncode:
+            output = " ".join(answer.stdout.split())[-_OUTPUT_LIMIT:]
+            return Termination(reason="EnvironmentFailed", message=f"the requirements cannot be installed: {output}")
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another pod was faster
+                raise
+    return Termination(reason="Finished", message=f"installed {len(lines.splitlines())} requirements in {folder}")
+
+
+def _interpreter() -> str:
+    """The image's own environment has no pip; the Python below it has."""
+    return str(Path(sys.base_prefix) / "bin" / "python3")
