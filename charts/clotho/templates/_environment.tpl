@@ -10,7 +10,12 @@
 - {name: CLOTHO_WATCH_NAMESPACES, value: {{ join "," .Values.runs.namespaces | quote }}}
 - {name: CLOTHO_NETWORK_CLUSTER_DOMAIN, value: {{ .Values.runs.clusterDomain | quote }}}
 - {name: CLOTHO_NETWORK_TEST_NAMESPACES, value: {{ join "," .Values.runs.testNamespaces | quote }}}
-- {name: CLOTHO_NETWORK_TEST_NETWORKS, value: {{ join "," .Values.runs.testNetworks | quote }}}
+- {name: CLOTHO_NETWORK_PRIVATE_NETWORKS, value: {{ join "," .Values.runs.privateNetworks | quote }}}
+{{- with .Values.runs.proxy }}
+- {name: CLOTHO_NETWORK_PROXY_URL, value: {{ .url | quote }}}
+- {name: CLOTHO_NETWORK_NO_PROXY, value: {{ join "," .noProxy | quote }}}
+- {name: CLOTHO_NETWORK_CA_CONFIG_MAP, value: {{ .caConfigMapName | quote }}}
+{{- end }}
 {{- if .Values.notifications.secretName }}
 - {name: CLOTHO_NOTIFICATIONS_URL_FILE, value: /etc/clotho/notifications/url}
 {{- end }}

@@ -18,9 +18,16 @@ NAMESPACE = "clotho-system"
 IMAGE_KEYS = {"operator": "operator", "api-server": "apiServer", "trainer": "trainer", "environment": "environment"}
 
 
-def install(kubeconfig: Path, images: Mapping[str, str], settings: Mapping[str, Any] | None = None) -> None:
+def install(
+    kubeconfig: Path,
+    images: Mapping[str, str],
+    settings: Mapping[str, Any] | None = None,
+    runs: Mapping[str, Any] | None = None,
+) -> None:
+    """`settings` and `runs`: values of the chart under those names."""
     helm = binaries.find(["helm"])["helm"]
-    values = {"images": {IMAGE_KEYS[name]: tag for name, tag in images.items()}, "settings": dict(settings or {})}
+    named = {IMAGE_KEYS[name]: tag for name, tag in images.items()}
+    values = {"images": named, "settings": dict(settings or {}), "runs": dict(runs or {})}
     argv = [str(helm), "upgrade", "--install", RELEASE, str(REPOSITORY / "charts" / "clotho"), "--values=-"]
     argv += [f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}", "--create-namespace", "--wait", "--timeout=180s"]
     with step("Installing the chart"):

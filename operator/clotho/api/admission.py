@@ -121,6 +121,16 @@ def _images() -> str:
     return f"(!params.spec.?limits.?images.hasValue() ? [] : {_ENVIRONMENTS}.map(e, {unknown},\n  {message}))"
 
 
+def _egress() -> str:
+    allowed = "params.spec.limits.egress"
+    words = _text(f"environments.%s.egress: %s is not within the networks of {_BY}", "e.name", "r.cidr")
+    unknown = f"!{allowed}.exists(n, cidr(n).containsCIDR(r.cidr))"
+    return (
+        f"(!params.spec.?limits.?egress.hasValue() ? [] : {_ENVIRONMENTS}.map(e,\n"
+        f"  e.?egress.orValue([]).map(r, {unknown},\n  {words}).join('; ')))"
+    )
+
+
 def _template_images() -> str:
     named = f"{_CONTAINERS}.map(c, c.?image.orValue(''))"
     mounted = "t.pod.?volumes.orValue([]).map(v, v.?image.?reference.orValue(''))"
@@ -144,7 +154,10 @@ def _template_devices() -> str:
 
 
 def _found() -> str:
-    parts = (_locked_fields(), _locked_config(), _limits(), _images(), _template_images(), _template_devices())
+    parts = (
+        *(_locked_fields(), _locked_config(), _limits()),
+        *(_images(), _egress(), _template_images(), _template_devices()),
+    )
     return "variables.specs.map(spec, (\n" + "\n+ ".join(parts) + "\n).filter(p, p != ''))"
 
 

@@ -11,11 +11,11 @@ from clotho.api.names import ENVIRONMENT_KIND, OwnerKind
 from clotho.api.reading import read
 from clotho.api.rules import NAME_RULE, Rule
 from clotho.api.status import Condition, Conditions, ConditionType, StatusPart
-from clotho.api.training_run import EnvironmentSource, PodTemplate, SecretVariables
+from clotho.api.training_run import EnvironmentNeeds, PodTemplate, SecretVariables
 from clotho_contract.description import MAX_FIELDS, ConfigField
 
 
-class CatalogueSpec(EnvironmentSource, frozen=True):
+class CatalogueSpec(EnvironmentNeeds, frozen=True):
     """An environment that runs can use by its name."""
 
     description: Annotated[
@@ -38,6 +38,7 @@ class Described(StatusPart, frozen=True):
     image: Annotated[str, Meta(description="The image that was imported from.")]
     entry: Annotated[str, Meta(description="The entry that was imported.")]
     files: Annotated[str, Meta(description="Hash of the ConfigMap's contents.")] = ""
+    needs: Annotated[str, Meta(description="Hash of the requirements and of the egress to their index.")] = ""
     time: Annotated[datetime | None, Meta(description="When.")] = None
 
 

@@ -46,5 +46,6 @@ RESTARTS_LABEL: Final = f"{GROUP}/restarts"  # how many restarts of its part cam
 SERVING_LABEL: Final = f"{GROUP}/serving"  # pods that others reach by host name
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 
+GENERATION_ANNOTATION: Final = f"{GROUP}/generation"  # of the spec that a pod was rendered from
 CONTENTS_ANNOTATION: Final = f"{GROUP}/contents"  # digest of the config file in a run's Secret
 FINGERPRINT_ANNOTATION: Final = f"{GROUP}/fingerprint"  # of what an object was rendered from

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from clotho.api.lockable import ENVIRONMENT_CONFIG, LEAVES, Path, value_at
+from clotho.api.networks import is_within
 from clotho.api.status import LimitsInForce, PolicyInForce
 from clotho.api.templates import template_problems
 from clotho.api.training_policy import AnyPolicy, TrainingPolicy, UnreadablePolicy
@@ -54,6 +55,7 @@ def combine(policies: Iterable[AnyPolicy]) -> Policy:
             active_runs=_smallest(each.active_runs for each in limits),
             images=tuple(each.images for each in limits if each.images is not None),
             models=tuple(each.models for each in limits if each.models is not None),
+            egress=tuple(each.egress for each in limits if each.egress is not None),
         ),
         template_fields=_in_every(policy.spec.permissions.template_fields for policy in readable),
         problems=tuple(problems),
@@ -144,12 +146,14 @@ def _excesses(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
 
 
 def _unlisted(asked: Tree, policy: PolicyInForce) -> Iterator[str]:
-    """Models, images and devices that are not on the lists."""
+    """Models, images, networks and devices that are not on the lists."""
     model = asked["model"]["name"]
     if not _is_allowed(model, policy.limits.models):
         yield f"model.name: {model} is not among the models of {policy.title}"
     for environment in asked["environments"]:
         yield from _image_problems(f"environments.{environment['name']}.image", [environment["image"]], policy)
+        cidrs = [rule["cidr"] for rule in environment["egress"] or ()]
+        yield from _egress_problems(f"environments.{environment['name']}.egress", cidrs, policy)
     for where, template in _templates(asked):
         yield from _template_problems(where, template, policy)
 
@@ -161,12 +165,13 @@ def template_violations(spec: TrainingRunSpec, policy: PolicyInForce | None) -> 
     return tuple(problem for where, each in templates for problem in template_problems(where, each, permitted))
 
 
-def pod_violations(image: str, template: Tree, policy: PolicyInForce) -> tuple[str, ...]:
-    """For an Environment or an InferenceTest, which have pods as well."""
+def pod_violations(image: str, template: Tree, policy: PolicyInForce, networks: Iterable[str] = ()) -> tuple[str, ...]:
+    """For an Environment or an InferenceTest, which have pods as well. `networks`: those that its pods reach."""
     broken = policy.problems if isinstance(policy, Policy) else ()
     return (
         *broken,
         *_image_problems("image", [image], policy),
+        *_egress_problems("egress", networks, policy),
         *_template_problems("template", template, policy),
         *template_problems("template", template, frozenset(policy.template_fields)),
     )
@@ -184,6 +189,12 @@ def _image_problems(where: str, images: Iterable[str], policy: PolicyInForce) ->
     for image in images:
         if image and not _is_allowed(image, policy.limits.images):
             yield f"{where}: {image} is not among the images of {policy.title}"
+
+
+def _egress_problems(where: str, networks: Iterable[str], policy: PolicyInForce) -> Iterator[str]:
+    for network in networks:
+        if not all(is_within(network, allowed) for allowed in policy.limits.egress):
+            yield f"{where}: {network} is not within the networks of {policy.title}"
 
 
 def _templates(asked: Tree) -> Iterator[tuple[str, Tree]]:

@@ -25,19 +25,58 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 _CHANGEABLE: Final = (
-    "on an existing run only environments[].replicas and autoscaling, inference.replicas, training.steps (upwards), "
-    "stop, suspend, deadlineSeconds, ttlSecondsAfterFinished, restarts.limit and export can be changed"
+    "once the trainer has started, only environments[].replicas and autoscaling, inference.replicas, training.steps "
+    "(upwards), stop, suspend, deadlineSeconds, ttlSecondsAfterFinished, restarts.limit and export can be changed"
+)
+# Only rules at the root see the status; a write of the spec carries the stored one.
+_HAS_STARTED: Final = (
+    "(has(oldSelf.status) && ((has(oldSelf.status.attempt) && oldSelf.status.attempt > 0) "
+    "|| (has(oldSelf.status.phase) && oldSelf.status.phase in ['Stopped', 'Completed', 'Failed'])))"
 )
 
 
-def immutable(*fields: str, below: str = "", hint: str = _CHANGEABLE) -> tuple[Rule, ...]:
+def immutable(*fields: str, hint: str) -> tuple[Rule, ...]:
+    return tuple(
+        Rule(rule=_is_same("self", "oldSelf", name), message=f"{name} is immutable: {hint}", field=name)
+        for name in fields
+    )
+
+
+def _is_same(new: str, old: str, name: str) -> str:
+    return f"has({new}.{name}) == has({old}.{name}) && (!has({new}.{name}) || {new}.{name} == {old}.{name})"
+
+
+def _fixed_at_start(*fields: str, below: str = "") -> tuple[Rule, ...]:
+    """Fields of a run's spec that may change until its trainer starts."""
     return tuple(
         Rule(
-            rule=f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
-            message=f"{below}{name} is immutable: {hint}",
-            field=name,
+            rule=f"!{_HAS_STARTED} || ({_is_same(f'self.spec{below}', f'oldSelf.spec{below}', name)})",
+            message=f"{f'{below}.{name}'.removeprefix('.')} is immutable: {_CHANGEABLE}",
+            field=f"spec{below}.{name}",
         )
         for name in fields
+    )
+
+
+def _environments_fixed_at_start(*fields: str) -> tuple[Rule, ...]:
+    old, new = "oldSelf.spec.environments", "self.spec.environments"
+    are_both = f"has({new}) && has({old})"
+    return (
+        Rule(
+            rule=f"!{_HAS_STARTED} || (has({new}) == has({old}) && (!has({new}) "
+            f"|| ({new}.size() == {old}.size() && {new}.all(e, {old}.exists(o, o.name == e.name)))))",
+            message=f"environments cannot be added or removed: {_CHANGEABLE}",
+            field="spec.environments",
+        ),
+        *(
+            Rule(
+                rule=f"!{_HAS_STARTED} || !({are_both}) "
+                f"|| {new}.all(e, {old}.all(o, o.name != e.name || ({_is_same('e', 'o', name)})))",
+                message=f"environments[].{name} is immutable: {_CHANGEABLE}",
+                field="spec.environments",
+            )
+            for name in fields
+        ),
     )
 
 
@@ -130,6 +169,48 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message="spec.training.steps cannot be raised once the run is finished; create a new run whose "
             "storage.claimName is this run's claim to continue from its last checkpoint",
         ),
+        Rule(
+            rule=f"!{_HAS_STARTED} || self.spec.training.steps >= oldSelf.spec.training.steps",
+            message="training.steps can only be raised once the trainer has started",
+            field="spec.training.steps",
+        ),
+        *_fixed_at_start("model", "inline", "trainer", "apiServer", "storage", "tracking", "stall"),
+        *_fixed_at_start("engine", "weightUpdates", "temperature", "maxBatchSize", "vllm", "gpus", below=".inference"),
+        *_fixed_at_start("backoffSeconds", below=".restarts"),
+        *_fixed_at_start(
+            "backend",
+            "batchSize",
+            "microBatchSize",
+            "maxTokens",
+            "learningRate",
+            "scheduler",
+            "warmupSteps",
+            "weightDecay",
+            "maxGradNorm",
+            "gradientCheckpointing",
+            "lora",
+            "loss",
+            "worldModel",
+            "checkpoint",
+            "maxOffPolicyBatches",
+            "maxStaleness",
+            "seed",
+            below=".training",
+        ),
+        *_environments_fixed_at_start(
+            "weight",
+            "minBatchAllocation",
+            "environmentName",
+            "image",
+            "entry",
+            "configMapName",
+            "egress",
+            "requirements",
+            "cacheClaimName",
+            "secretName",
+            "config",
+            "template",
+        ),
     ),
     "spec": (
         Rule(
@@ -185,16 +266,6 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message="stop cannot be taken back; use suspend to pause a run",
             field="stop",
         ),
-        *immutable("model", "inline", "trainer", "apiServer", "storage", "tracking", "stall"),
-    ),
-    "spec.inference": immutable(
-        "engine", "weightUpdates", "temperature", "maxBatchSize", "vllm", "gpus", below="inference."
-    ),
-    "spec.environments": (
-        Rule(
-            rule="self.size() == oldSelf.size() && self.all(e, oldSelf.exists(o, o.name == e.name))",
-            message=f"environments cannot be added or removed: {_CHANGEABLE}",
-        ),
     ),
     "spec.environments[]": (
         Rule(
@@ -204,18 +275,6 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             ".format([self.name, self.autoscaling.max, self.replicas])",
             field="autoscaling",
         ),
-        *immutable(
-            "weight",
-            "minBatchAllocation",
-            "environmentName",
-            "image",
-            "entry",
-            "configMapName",
-            "secretName",
-            "config",
-            "template",
-            below="environments[].",
-        ),
     ),
     "spec.training": (
         Rule(
@@ -224,31 +283,6 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             expression="'training.microBatchSize: %d does not divide batchSize %d; use 0 to let the trainer choose'"
             ".format([self.microBatchSize, self.batchSize])",
             field="microBatchSize",
-        ),
-        Rule(
-            rule="self.steps >= oldSelf.steps",
-            message="training.steps can only be raised on an existing run",
-            field="steps",
-        ),
-        *immutable(
-            "backend",
-            "batchSize",
-            "microBatchSize",
-            "maxTokens",
-            "learningRate",
-            "scheduler",
-            "warmupSteps",
-            "weightDecay",
-            "maxGradNorm",
-            "gradientCheckpointing",
-            "lora",
-            "loss",
-            "worldModel",
-            "checkpoint",
-            "maxOffPolicyBatches",
-            "maxStaleness",
-            "seed",
-            below="training.",
         ),
     ),
     "spec.training.loss": (
@@ -266,7 +300,6 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         _one_source("inline.dataset"),
     ),
     "spec.inline.code": (_one_source("inline.code"),),
-    "spec.restarts": immutable("backoffSeconds", below="restarts."),
     "spec.storage": (
         Rule(
             rule="!self.ephemeral || !has(self.claimName) || self.claimName == ''",

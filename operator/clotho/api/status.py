@@ -191,6 +191,13 @@ class StallStatus(StatusPart, frozen=True):
     since: Annotated[datetime, Meta(description="When the run last moved.")]
 
 
+class ResolvedEgress(StatusPart, frozen=True):
+    """A network that an environment may reach."""
+
+    cidr: Annotated[str, Meta(description="The network.")]
+    ports: Annotated[tuple[int, ...], Meta(description="TCP ports.")] = ()
+
+
 class ResolvedEnvironment(StatusPart, frozen=True):
     """An Environment as it was when the run started; a change of it does not reach the run."""
 
@@ -200,6 +207,9 @@ class ResolvedEnvironment(StatusPart, frozen=True):
     entry: Annotated[str, Meta(description="Its entry.")] = ""
     config_map_name: Annotated[str, Meta(description="Its files.")] = ""
     secret_name: Annotated[str, Meta(description="Its secrets.")] = ""
+    egress: Annotated[tuple[ResolvedEgress, ...], Meta(description="The networks that it may reach.")] = ()
+    requirements: Annotated[tuple[str, ...], Meta(description="Its Python packages.")] = ()
+    cache_claim_name: Annotated[str, Meta(description="Its volume claim for downloads.")] = ""
     config: Annotated[dict[str, Any], Meta(description="Its settings, the run's own over them.")] = field(
         default_factory=dict
     )
@@ -219,6 +229,7 @@ class LimitsInForce(StatusPart, frozen=True):
     active_runs: Annotated[int | None, Meta(description="Most active runs of the namespace.")] = None
     images: Annotated[tuple[tuple[str, ...], ...], Meta(description="Allowed images: one of each list.")] = ()
     models: Annotated[tuple[tuple[str, ...], ...], Meta(description="Allowed models: one of each list.")] = ()
+    egress: Annotated[tuple[tuple[str, ...], ...], Meta(description="Allowed networks: inside one of each list.")] = ()
 
 
 class PolicyInForce(StatusPart, frozen=True):

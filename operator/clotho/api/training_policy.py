@@ -8,6 +8,7 @@ from msgspec import Meta, Struct, field
 
 from clotho.api.lockable import Locked
 from clotho.api.metadata import Metadata
+from clotho.api.networks import Cidr
 from clotho.api.reading import read
 from clotho_contract.settings import PositiveInt, Settings
 
@@ -41,6 +42,13 @@ class Limits(Settings, frozen=True):
     models: Annotated[
         Annotated[tuple[Glob, ...], Meta(max_length=64)] | None,
         Meta(description=f"Models that may be trained, by model.name. {_GLOBS}"),
+    ] = None
+    egress: Annotated[
+        Annotated[tuple[Cidr, ...], Meta(max_length=64)] | None,
+        Meta(
+            description="Networks that environments may be given egress to; an empty list allows none. Private ones "
+            "need runs.privateNetworks as well."
+        ),
     ] = None
 
 

@@ -7,6 +7,7 @@ from msgspec import Meta, Struct, field
 
 from clotho.api.metadata import Metadata
 from clotho.api.names import KIND, OwnerKind
+from clotho.api.networks import Cidr
 from clotho.api.reading import read
 from clotho.api.status import TrainingRunStatus
 from clotho_contract.inline import Code, Dataset, Inline
@@ -75,13 +76,65 @@ SecretVariables = Annotated[
 ]
 
 
+Port = Annotated[int, Meta(ge=1, le=65535)]
+# A name, an exact version and hashes: no options, no URLs.
+Requirement = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=2048,
+        pattern=r"^[A-Za-z0-9][-A-Za-z0-9._]*==[A-Za-z0-9.+!_-]+( --hash=sha256:[0-9a-f]{64})+$",
+    ),
+]
+
+
+class EgressRule(Settings, frozen=True):
+    """A network that an environment may reach, and on which TCP ports."""
+
+    cidr: Annotated[
+        Cidr,
+        Meta(
+            description="The network, such as 203.0.113.0/24; a single address ends with /32. 0.0.0.0/0 is every "
+            "public address; private networks need the administrator (runs.privateNetworks)."
+        ),
+    ]
+    ports: Annotated[tuple[Port, ...], Meta(min_length=1, max_length=16, description="TCP ports.")] = (443,)
+
+
+class EnvironmentNeeds(EnvironmentSource, frozen=True):
+    """An environment's code and what it needs besides."""
+
+    egress: Annotated[
+        Annotated[tuple[EgressRule, ...], Meta(max_length=32)] | None,
+        Meta(
+            description="Networks outside the run that the environment's pods may reach: a hub, a judge model. Without "
+            "it they reach their run and DNS, and nothing else."
+        ),
+    ] = None
+    requirements: Annotated[
+        tuple[Requirement, ...],
+        Meta(
+            max_length=64,
+            description="Python packages that the image does not have, one `name==version --hash=sha256:...` each, "
+            "with all that they depend on. Installed from wheels; needs egress to a package index.",
+        ),
+    ] = ()
+    cache_claim_name: Annotated[
+        ObjectName,
+        Meta(
+            description="Volume claim, mounted at /cache: datasets and models that you put there, the cache of the "
+            "Hugging Face Hub (HF_HOME), and requirements. ReadWriteMany where pods are on several nodes."
+        ),
+    ] = ""
+
+
 class Autoscaling(Settings, frozen=True):
     """More pods while the trainer waits for data, fewer while data waits for the trainer."""
 
     max: Annotated[int, Meta(ge=1, le=256, description="Most pods; replicas is the fewest.")]
 
 
-class EnvironmentSpec(EnvironmentSource, frozen=True, kw_only=True):
+class EnvironmentSpec(EnvironmentNeeds, frozen=True, kw_only=True):
     """One environment: a task that samples from the policy and scores what it answers."""
 
     name: Annotated[

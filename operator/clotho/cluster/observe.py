@@ -20,6 +20,7 @@ from clotho.plan.run.references import references
 from clotho.render.names import base_name
 
 _PLURALS = {"Secret": "secrets", "ConfigMap": "configmaps", "PersistentVolumeClaim": "persistentvolumeclaims"}
+_STORAGE_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 
 
 class Observer:
@@ -53,7 +54,8 @@ class Observer:
             objects=self._store.objects_of(key, uid),
             probes=self._answers.of(key),
             refused=self._writer.refusals(run),
-            environments=self._catalogue(run),
+            environments=self._environments(run),
+            catalogue=self._store.environment_names(key.namespace),
             is_unchecked=not pods and not self._writer.has_validated(run),
             missing=() if pods else await self._missing(run),
             policies=self._store.policies_in(key.namespace),
@@ -65,11 +67,10 @@ class Observer:
         if not isinstance(run, TrainingRun) or run.status.is_finished or run.metadata.is_being_deleted:
             return ()
         named, namespace = references(run), run.metadata.namespace
-        paths = [f"/api/v1/namespaces/{namespace}/{_PLURALS[each.kind]}/{each.name}" for each in named]
-        found = await asyncio.gather(*map(self._client.exists, paths))
+        found = await asyncio.gather(*(self._client.exists(_path(each, namespace)) for each in named))
         return tuple(each for each, is_there in zip(named, found, strict=True) if not is_there)
 
-    def _catalogue(self, run: AnyRun) -> dict[str, AnyEnvironment]:
+    def _environments(self, run: AnyRun) -> dict[str, AnyEnvironment]:
         if not isinstance(run, TrainingRun):
             return {}
         named = {each.environment_name for each in run.spec.environments if each.environment_name}
@@ -118,3 +119,9 @@ class Observer:
             self._store.secrets.remove(secret.metadata)
         self._answers.forget(key)
         self._descriptions.forget(key)
+
+
+def _path(reference: Reference, namespace: str) -> str:
+    if reference.kind == "StorageClass":
+        return f"{_STORAGE_CLASSES}/{reference.name}"
+    return f"/api/v1/namespaces/{namespace}/{_PLURALS[reference.kind]}/{reference.name}"

@@ -214,6 +214,10 @@ class Store:
     def runs_in(self, namespace: str) -> tuple[AnyRun, ...]:
         return tuple(run for run in self.runs.all() if run.metadata.namespace == namespace)
 
+    def environment_names(self, namespace: str) -> tuple[str, ...]:
+        found = (each.metadata for each in self.environments.all())
+        return tuple(metadata.name for metadata in found if metadata.namespace == namespace)
+
     def policies_in(self, namespace: str) -> tuple[AnyPolicy, ...]:
         return tuple(policy for policy in self.policies.all() if policy.metadata.namespace == namespace)
 

@@ -1,7 +1,6 @@
 """Every knob of the operator, in one documented tree: a flag, an environment variable and a default for each."""
 
 import argparse
-import ipaddress
 import os
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, field
 
+from clotho.api.networks import network_problem
 from clotho.cluster.lease import LeaseTimes
 from clotho.cluster.probe import ProbeTimes
 from clotho.plan.settings import PlanSettings
@@ -125,10 +125,26 @@ class Network(_Group, frozen=True):
         tuple[str, ...],
         Meta(description="Namespaces (by commas) with model servers that tests of other namespaces may reach."),
     ] = ()
-    test_networks: Annotated[
+    private_networks: Annotated[
         tuple[str, ...],
-        Meta(description="Private networks (CIDRs, by commas) with model servers that inference tests may reach."),
+        Meta(
+            description="Private networks (CIDRs, by commas) that environments with egress and inference tests may "
+            "reach."
+        ),
     ] = ()
+    proxy_url: Annotated[
+        str, Meta(description="HTTP proxy of pods that reach out of the cluster (HTTPS_PROXY, HTTP_PROXY).")
+    ] = ""
+    no_proxy: Annotated[
+        tuple[str, ...], Meta(description="Hosts (by commas) that are reached without it, besides the cluster's own.")
+    ] = ()
+    ca_config_map: Annotated[
+        str,
+        Meta(
+            description="ConfigMap in every run's namespace whose key ca.crt replaces the certificates that those pods "
+            "trust."
+        ),
+    ] = ""
 
 
 class Server(_Group, frozen=True):
@@ -177,7 +193,12 @@ def plan_settings(settings: Settings) -> PlanSettings:
             image_pull_secrets=images.pull_secrets,
             cluster_domain=settings.network.cluster_domain,
             test_namespaces=settings.network.test_namespaces,
-            test_networks=settings.network.test_networks,
+            private_networks=settings.network.private_networks,
+            proxy=render.Proxy(
+                url=settings.network.proxy_url,
+                no_proxy=settings.network.no_proxy,
+                ca_config_map=settings.network.ca_config_map,
+            ),
         ),
         progress_interval_seconds=settings.reconcile.progress_seconds,
         settle_seconds=settings.reconcile.settle_seconds,
@@ -283,11 +304,11 @@ def _check(settings: Settings) -> None:
             f"--lease-renew-every-seconds {lease.renew_every_seconds:g} must be at most half of "
             f"--lease-renew-within-seconds ({lease.renew_within_seconds:g}), so that one lost renewal does no harm"
         )
-    for network in settings.network.test_networks:
-        try:
-            ipaddress.ip_network(network)
-        except ValueError as error:
-            raise SettingsError(f"--network-test-networks {network!r}: {error}") from error
+    for network in settings.network.private_networks:
+        if problem := network_problem(network):
+            raise SettingsError(f"--network-private-networks {network!r}: {problem}")
+    if "@" in settings.network.proxy_url:
+        raise SettingsError("--network-proxy-url: no user name or password here: pods show their variables")
     if api.kubeconfig and not Path(api.kubeconfig).is_file():
         raise SettingsError(f"--api-kubeconfig {api.kubeconfig}: no such file")
 

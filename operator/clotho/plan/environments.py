@@ -16,6 +16,7 @@ from clotho.api.training_policy import AnyPolicy
 from clotho.authoring.config_fields import wrong_values
 from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stalled
 from clotho.plan.drift import repair
+from clotho.plan.egress import permitted_egress
 from clotho.plan.failures import classify
 from clotho.plan.model import Action, Apply, Create, Event, ObjectKey, ObjectSeen, Plan, Probe, Refusal, delete_pod
 from clotho.plan.pod_problems import pod_problem
@@ -26,6 +27,7 @@ from clotho.plan.wording import sentence
 from clotho.render import describing
 from clotho.render.frame import template_problem
 from clotho.render.names import base_name
+from clotho.render.needs import needs_of, needs_problems
 from clotho_contract.description import Description, bounded
 
 FILES_SECONDS: Final = 30  # until a ConfigMap that is not there is looked for again
@@ -63,16 +65,18 @@ def plan_environment(
         image=environment.spec.image or settings.render.images.environment,
         entry=environment.entry,
         files=seen.files or "",
+        needs=describing.needs_hash(environment),
     )
     step = _next_step(environment, source, seen, now, settings)
     if seen.pod is not None and not seen.pod.has_ended:
-        step = msgspec.structs.replace(step, actions=(*_wall(environment, seen), *step.actions))
+        step = msgspec.structs.replace(step, actions=(*_wall(environment, seen, settings), *step.actions))
     return _with_status(environment, step, source, now)
 
 
-def _wall(environment: Environment, seen: EnvironmentSeen) -> tuple[Apply, ...]:
+def _wall(environment: Environment, seen: EnvironmentSeen, settings: PlanSettings) -> tuple[Apply, ...]:
     key = ObjectKey("NetworkPolicy", base_name(environment.metadata))
-    return repair(key, describing.wall(environment.metadata), seen.objects)
+    egress = permitted_egress(environment, seen.policies, settings) if environment.spec.requirements else ()
+    return repair(key, describing.wall(environment.metadata, egress, settings.render), seen.objects)
 
 
 def _next_step(
@@ -81,6 +85,8 @@ def _next_step(
     pod, status = seen.pod, environment.status
     if problem := template_problem(environment.spec.template, "spec.template", settings.render):
         return _Step(conditions=stalled("Invalid", f"The spec is not valid: {problem}."))
+    if wrong := tuple(needs_problems("", needs_of(environment.spec), settings.render)):
+        return _Step(conditions=stalled("Invalid", f"The spec is not valid: {'; '.join(wrong)}."))
     if seen.files is None:
         message = f"Waiting for the ConfigMap {environment.spec.config_map_name}."
         return _Step(conditions=reconciling("WaitingForFiles", message), wake_at=later(now, FILES_SECONDS))
@@ -135,11 +141,13 @@ def _begin(environment: Environment, source: Described, seen: EnvironmentSeen, s
         conditions = reconciling("Refused", message)
     else:
         conditions = _describing()
-    if wrong := pod_violations(environment.spec.image, environment.spec.template, combine(seen.policies)):
+    spec = environment.spec
+    networks = [rule.cidr for rule in spec.egress or ()]
+    if wrong := pod_violations(spec.image, spec.template, combine(seen.policies), networks):
         return _Step(conditions=stalled("Forbidden", f"The spec is not allowed: {'; '.join(wrong)}."))
     pod = describing.describing_pod(environment, source, settings.render)
     create = Create(key=ObjectKey("Pod", describing.describing_name(environment.metadata)), manifest=pod)
-    return _Step(conditions=conditions, actions=(*_wall(environment, seen), create))
+    return _Step(conditions=conditions, actions=(*_wall(environment, seen, settings), create))
 
 
 def _after(pod: Pod, now: datetime) -> _Step:

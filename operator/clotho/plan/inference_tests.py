@@ -24,6 +24,7 @@ from clotho.api.training_policy import AnyPolicy
 from clotho.authoring.config_fields import problems as config_problems
 from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stalled
 from clotho.plan.drift import repair
+from clotho.plan.egress import permitted_egress
 from clotho.plan.failures import classify
 from clotho.plan.model import Action, Apply, Create, Delete, Event, ObjectKey, ObjectSeen, Plan, Refusal, delete_pod
 from clotho.plan.pod_problems import pod_problem
@@ -34,6 +35,7 @@ from clotho.plan.wording import sentence
 from clotho.render import testing
 from clotho.render.merge import TemplateError
 from clotho.render.names import base_name
+from clotho.render.needs import needs_of
 from clotho_contract.termination import Trial
 
 ERROR_LIMIT: Final = 2000
@@ -184,7 +186,8 @@ def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: 
         return msgspec.structs.replace(subject, results=ruling.results)
     if wrong := testing.address_problems(test, settings.render):
         return msgspec.structs.replace(ruling, problem=f"the spec is not allowed: {'; '.join(wrong)}")
-    if wrong := pod_violations(subject.image, subject.template, combine(seen.policies)):
+    networks = [rule.cidr for rule in subject.needs.egress]
+    if wrong := pod_violations(subject.image, subject.template, combine(seen.policies), networks):
         return msgspec.structs.replace(ruling, problem=f"the spec is not allowed: {'; '.join(wrong)}")
     metadata = test.metadata
     try:
@@ -203,7 +206,9 @@ def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: 
 
 def _wall(test: InferenceTest, seen: TestSeen, settings: PlanSettings) -> tuple[Apply, ...]:
     key = ObjectKey("NetworkPolicy", base_name(test.metadata))
-    return repair(key, testing.trial_wall(test, settings.render), seen.objects)
+    entry = seen.environment
+    egress = permitted_egress(entry, seen.policies, settings) if isinstance(entry, Environment) else ()
+    return repair(key, testing.trial_wall(test, settings.render, egress), seen.objects)
 
 
 def _subject(test: InferenceTest, environment: AnyEnvironment | None) -> testing.Subject | _Ruling:
@@ -235,6 +240,7 @@ def _subject(test: InferenceTest, environment: AnyEnvironment | None) -> testing
         secret_name=environment.spec.secret_name,
         config=config,
         template=environment.spec.template,
+        needs=needs_of(environment.spec),
     )
 
 

@@ -91,7 +91,7 @@ class Probes(Struct, frozen=True, kw_only=True):
 class Reference(Struct, frozen=True):
     """An object that a run names and that others make."""
 
-    kind: Literal["Secret", "ConfigMap", "PersistentVolumeClaim"]
+    kind: Literal["Secret", "ConfigMap", "PersistentVolumeClaim", "StorageClass"]
     name: str
     field: str  # of the spec
 
@@ -104,7 +104,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     became of the write before it asks for the next plan.
     `refused` holds the last answer to a Create or Apply that was refused (422: permanent; 403 such as a quota: not), as
     long as the spec's generation is the same; retries with backoff are up to `cluster/`.
-    `environments`: those of the catalogue that the run names.
+    `environments`: those of the catalogue that the run names; `catalogue`: the names of all in its namespace.
     `is_unchecked`: the API server has not seen the pods of this generation of the spec yet, not even in a dry run.
     `missing`: what the run names and the namespace does not have, as long as the run has no pods.
     `policies` are those of the run's namespace; where one of them limits active runs, queueing.py counts `runs_ahead`.
@@ -115,6 +115,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     probes: Probes = Probes()
     refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
     environments: Mapping[str, AnyEnvironment] = field(default_factory=dict)
+    catalogue: tuple[str, ...] = ()
     is_unchecked: bool = False
     missing: tuple[Reference, ...] = ()
     policies: tuple[AnyPolicy, ...] = ()

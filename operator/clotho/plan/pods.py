@@ -13,6 +13,7 @@ from clotho.api.names import (
     COMPONENT_LABEL,
     ENVIRONMENT_LABEL,
     FINGERPRINT_ANNOTATION,
+    GENERATION_ANNOTATION,
     INDEX_LABEL,
     RESTARTS_LABEL,
     TRAINER,
@@ -157,6 +158,11 @@ class Pod(Struct, frozen=True, kw_only=True):
     @property
     def fingerprint(self) -> str:
         return self.metadata.annotations.get(FINGERPRINT_ANNOTATION, "")
+
+    @property
+    def generation(self) -> int:
+        """Of the spec that it was rendered from; 0 where it is not known."""
+        return _number(self.metadata.annotations.get(GENERATION_ANNOTATION, ""))
 
     @property
     def ended_at(self) -> datetime | None:

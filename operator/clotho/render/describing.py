@@ -3,10 +3,13 @@
 import hashlib
 from typing import Any, Final
 
+import msgspec
+
 from clotho.api.environment import Described, Environment
 from clotho.api.metadata import Metadata
 from clotho.api.names import ENVIRONMENT_KIND
-from clotho.render import frame
+from clotho.api.training_run import EgressRule
+from clotho.render import frame, needs
 from clotho.render.containers import (
     ENVIRONMENT_CODE_PATH,
     MAIN,
@@ -17,12 +20,12 @@ from clotho.render.containers import (
     port,
     probes,
     resources,
-    value,
 )
 from clotho.render.disk import scratch
 from clotho.render.metadata import object_metadata, selector
 from clotho.render.names import base_name
-from clotho.render.objects import tcp
+from clotho.render.needs import Needs
+from clotho.render.objects import egress_to_dns, tcp
 from clotho.render.settings import RenderSettings
 from clotho_contract.names import ENVIRONMENT_STATUS_PORT
 
@@ -45,30 +48,35 @@ def describing_name(environment: Metadata) -> str:
 
 
 def fingerprint(source: Described) -> str:
-    text = "\n".join((source.image, source.entry, source.files))
+    text = "\n".join((source.image, source.entry, source.files, source.needs))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def describing_pod(environment: Environment, source: Described, settings: RenderSettings) -> Manifest:
     metadata, config_map = environment.metadata, environment.spec.config_map_name
-    code = code_volumes(config_map)
+    code, needed = code_volumes(config_map), _needs_of(environment)
+    install = needs.init_containers(needed, source.image, settings)
     command = ["python", "-m", "clotho_environment", "describe", "--serve"]
     main = {
         "name": MAIN,
         "image": source.image,
         "command": [*command, literal(f"--entry={source.entry}"), f"--deadline={IMPORT_SECONDS}"],
-        "env": [value("HF_HUB_OFFLINE", "1")],
+        "env": [*needs.offline_variables(needed), *needs.variables(needed, source.image, settings)],
         "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
         "resources": resources("50m", "128Mi", {"cpu": "1", "memory": "2Gi"}),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # another image writes no termination message
-        "volumeMounts": [mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code],
+        "volumeMounts": [
+            *needs.mounts(needed, settings),
+            *(mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code),
+        ],
         **probes(ENVIRONMENT_STATUS_PORT),
     }
     spec = {
         "activeDeadlineSeconds": LIFE_SECONDS,
         "terminationGracePeriodSeconds": 5,
+        **({"initContainers": install} if install else {}),
         "containers": [main],
-        "volumes": [scratch("tmp", "512Mi"), *code],
+        "volumes": [scratch("tmp", "512Mi"), *needs.volumes(needed, settings), *code],
     }
     head = object_metadata(
         metadata,
@@ -77,8 +85,7 @@ def describing_pod(environment: Environment, source: Described, settings: Render
         component=COMPONENT,
         fingerprint=fingerprint(source),
     )
-    placement = placement_of(environment.spec.template)
-    return frame.finish(frame.pod(head, spec, settings), placement, "spec.template", settings)
+    return frame.finish(frame.pod(head, spec, settings), _template_of(environment), "spec.template", settings)
 
 
 def placement_of(template: dict[str, Any]) -> dict[str, Any]:
@@ -87,16 +94,39 @@ def placement_of(template: dict[str, Any]) -> dict[str, Any]:
     return {"spec": kept} if kept else {}
 
 
-def wall(environment: Metadata) -> Manifest:
-    """No way out at all; the operator comes in to read the description."""
+def _template_of(environment: Environment) -> dict[str, Any]:
+    """Placement, and the variables of the container that installs packages, such as the index."""
+    template = placement_of(environment.spec.template)
+    if not environment.spec.requirements:
+        return template
+    given = environment.spec.template.get("spec", {}).get("initContainers", ())
+    variables = [
+        {"name": each["name"], "env": each.get("env", [])} for each in given if each["name"] == needs.INSTALLER
+    ]
+    return template | {"spec": template.get("spec", {}) | ({"initContainers": variables} if variables else {})}
+
+
+def _needs_of(environment: Environment) -> Needs:
+    """Only where packages have to be installed before the import."""
+    return needs.needs_of(environment.spec) if environment.spec.requirements else Needs()
+
+
+def needs_hash(environment: Environment) -> str:
+    if not environment.spec.requirements:
+        return ""
+    return hashlib.blake2b(msgspec.json.encode(_needs_of(environment)), digest_size=8).hexdigest()
+
+
+def wall(metadata: Metadata, egress: tuple[EgressRule, ...], settings: RenderSettings) -> Manifest:
+    """No way out at all, but for one to the requirements; the operator comes in to read the description."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": object_metadata(environment, base_name(environment), kind=ENVIRONMENT_KIND),
+        "metadata": object_metadata(metadata, base_name(metadata), kind=ENVIRONMENT_KIND),
         "spec": {
-            "podSelector": {"matchLabels": selector(environment)},
+            "podSelector": {"matchLabels": selector(metadata)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"ports": tcp(ENVIRONMENT_STATUS_PORT)}],
-            "egress": [],
+            "egress": [*needs.egress_rules(egress, settings), egress_to_dns()] if egress else [],
         },
     }

@@ -9,15 +9,18 @@ from clotho.api.names import (
     COMPONENT_LABEL,
     CONTENTS_ANNOTATION,
     ENVIRONMENT,
+    ENVIRONMENT_LABEL,
     INFERENCE,
     SERVING_LABEL,
     TRAINER,
     Component,
 )
-from clotho.api.training_run import TrainingRun
+from clotho.api.training_run import EnvironmentSpec, TrainingRun
 from clotho.render.config import fingerprint
 from clotho.render.metadata import Manifest, object_metadata, selector
 from clotho.render.names import base_name, claim_name
+from clotho.render.needs import egress_rules
+from clotho.render.settings import RenderSettings
 from clotho_contract import config as contract
 from clotho_contract.names import (
     ADMIN_TOKEN_VARIABLE,
@@ -106,6 +109,25 @@ def network_policy(run: TrainingRun) -> Manifest:
     }
 
 
+def egress_name(run: TrainingRun, environment: str) -> str:
+    return f"{base_name(run.metadata)}-env-{environment}"
+
+
+def egress_policy(run: TrainingRun, environment: EnvironmentSpec, settings: RenderSettings) -> Manifest:
+    """Adds to network_policy what one environment was given, for its own pods only."""
+    pods = selector(run.metadata, **{COMPONENT_LABEL: ENVIRONMENT, ENVIRONMENT_LABEL: environment.name})
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": object_metadata(run.metadata, egress_name(run, environment.name), component=ENVIRONMENT),
+        "spec": {
+            "podSelector": {"matchLabels": pods},
+            "policyTypes": ["Egress"],
+            "egress": egress_rules(environment.egress or (), settings),
+        },
+    }
+
+
 def trainer_policy(run: TrainingRun) -> Manifest:
     """Ranks talk without authentication and on random ports: only the run's own trainers reach those; and only its
     inference replicas reach the policy."""
@@ -182,13 +204,14 @@ def claim(run: TrainingRun, component: Component) -> Manifest:
     spec: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
     if storage.storage_class_name:
         spec["storageClassName"] = storage.storage_class_name
-    name = claim_name(run.metadata, component)
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": object_metadata(run.metadata, name, component=component, owned=not is_retained),
-        "spec": spec,
-    }
+    metadata = object_metadata(
+        run.metadata,
+        claim_name(run.metadata, component),
+        component=component,
+        fingerprint=f"{size}-{storage.storage_class_name}-{'retained' if is_retained else 'owned'}",
+        owned=not is_retained,
+    )
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
 
 
 def disruption_budget(run: TrainingRun) -> Manifest:

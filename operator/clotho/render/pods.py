@@ -9,6 +9,7 @@ from clotho.api.names import (
     ENVIRONMENT,
     ENVIRONMENT_LABEL,
     EXPORTER,
+    GENERATION_ANNOTATION,
     INDEX_LABEL,
     INFERENCE,
     RESTARTS_LABEL,
@@ -17,7 +18,7 @@ from clotho.api.names import (
     Component,
 )
 from clotho.api.training_run import EnvironmentSpec, TrainingRun
-from clotho.render import frame
+from clotho.render import frame, needs
 from clotho.render.containers import (
     ENVIRONMENT_CODE_PATH,
     MAIN,
@@ -37,6 +38,7 @@ from clotho.render.disk import scratch
 from clotho.render.metadata import object_metadata
 from clotho.render.names import base_name, claim_name, host_name, pod_name, short_host_name
 from clotho.render.objects import API_SERVER_KEYS, CONFIG_KEY, trainer_claim_name
+from clotho.render.outside import outside_mounts, outside_variables, outside_volumes
 from clotho.render.settings import RenderSettings
 from clotho_contract.names import (
     API_SERVER_PORT,
@@ -127,7 +129,7 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
         "terminationGracePeriodSeconds": TRAINER_GRACE,
         "containers": [main | probes(TRAINER_STATUS_PORT)],
         "volumes": [
-            *_trainer_volumes(run, has_claim=index == 0),
+            *_trainer_volumes(run, settings, has_claim=index == 0),
             _shared_memory(gpus),
             *({"name": name, **volume} for name, _, volume in inline),
         ],
@@ -154,7 +156,7 @@ def inference_pod(run: TrainingRun, index: int, settings: RenderSettings, restar
         "subdomain": base_name(run.metadata),
         "terminationGracePeriodSeconds": INFERENCE_GRACE,
         "containers": [main | probes(TRAINER_STATUS_PORT)],
-        "volumes": [*_trainer_volumes(run, has_claim=False), _shared_memory(gpus)],
+        "volumes": [*_trainer_volumes(run, settings, has_claim=False), _shared_memory(gpus)],
     }
     labels = {SERVING_LABEL: "true", INDEX_LABEL: str(index), RESTARTS_LABEL: str(restarts)}
     pod = _pod(run, INFERENCE, spec, settings, labels, pod_name(run.metadata, INFERENCE, index=index))
@@ -167,7 +169,7 @@ def exporter_pod(run: TrainingRun, settings: RenderSettings, name: str, restarts
     spec = {
         "terminationGracePeriodSeconds": EXPORTER_GRACE,
         "containers": [main],
-        "volumes": _trainer_volumes(run),
+        "volumes": _trainer_volumes(run, settings),
     }
     pod = _pod(run, EXPORTER, spec, settings, {RESTARTS_LABEL: str(restarts)}, name)
     return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
@@ -181,26 +183,28 @@ def _shared_memory(gpus: int) -> Manifest:
     return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{8 * gpus or 1}Gi"}}
 
 
-def _trainer_container(run: TrainingRun, settings: RenderSettings, command: str, needs: Manifest) -> Manifest:
+def _trainer_container(run: TrainingRun, settings: RenderSettings, command: str, asked: Manifest) -> Manifest:
     return {
         "name": MAIN,
         "image": settings.images.trainer,
         "command": ["python", "-m", "clotho_trainer", command],
-        "env": _model_variables(run),
+        "env": [*_model_variables(run), *outside_variables(settings)],
         "ports": [port("status", TRAINER_STATUS_PORT)],
-        "resources": needs,
+        "resources": asked,
         "volumeMounts": [
             *_shared_mounts(),
+            *outside_mounts(settings),
             mount("data", str(DATA_PATH)),
             mount("models", MODELS_PATH, read_only=True),
         ],
     }
 
 
-def _trainer_volumes(run: TrainingRun, *, has_claim: bool = True) -> list[Manifest]:
+def _trainer_volumes(run: TrainingRun, settings: RenderSettings, *, has_claim: bool = True) -> list[Manifest]:
     """One pod has the claim, which most clusters can mount on one node only; the others keep nothing."""
     return [
         *_shared_volumes(run),
+        *outside_volumes(settings),
         _claim_or_scratch("data", trainer_claim_name(run) if has_claim else "", run.spec.storage.size),
         # An init container of the template may fill it.
         _claim_or_scratch("models", run.spec.model.claim_name, run.spec.storage.size),
@@ -210,12 +214,12 @@ def _trainer_volumes(run: TrainingRun, *, has_claim: bool = True) -> list[Manife
 def environment_pod(
     run: TrainingRun, environment: EnvironmentSpec, index: int, settings: RenderSettings, restarts: int
 ) -> Manifest:
-    image = environment.image or settings.images.environment
+    image, needed = environment.image or settings.images.environment, needs.needs_of(environment)
     variables = [
         config_variable(),
         own_token(base_name(run.metadata), ENVIRONMENT_TOKEN_VARIABLE),
         value(ENVIRONMENT_VARIABLE, environment.name),
-        value("HF_HUB_OFFLINE", "1"),  # there is no way out: fail at once instead of after many retries
+        *needs.offline_variables(needed),
     ]
     mounts = [*_shared_mounts(), mount("work", str(TOKENIZER_PATH.parent))]
     code = code_volumes(environment.config_map_name)
@@ -231,18 +235,22 @@ def environment_pod(
         "name": MAIN,
         "image": image,
         "command": ["python", "-m", "clotho_environment", "serve"],
-        "env": variables,
+        "env": [*variables, *needs.variables(needed, image, settings)],
         **variables_of(environment.secret_name),
         "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
         "resources": resources("100m", "512Mi", {"memory": "4Gi"}),
-        "volumeMounts": [*mounts, *(mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code)],
+        "volumeMounts": [
+            *mounts,
+            *needs.mounts(needed, settings),
+            *(mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code),
+        ],
         **probes(ENVIRONMENT_STATUS_PORT),
     }
     spec = {
         "terminationGracePeriodSeconds": ENVIRONMENT_GRACE,
-        "initContainers": [wait],
+        "initContainers": [*needs.init_containers(needed, image, settings), wait],
         "containers": [main],
-        "volumes": [*_shared_volumes(run), scratch("work", "1Gi"), *code],
+        "volumes": [*_shared_volumes(run), scratch("work", "1Gi"), *needs.volumes(needed, settings), *code],
     }
     labels = {ENVIRONMENT_LABEL: environment.name, INDEX_LABEL: str(index), RESTARTS_LABEL: str(restarts)}
     pod = _pod(run, ENVIRONMENT, spec, settings, labels, pod_name(run.metadata, ENVIRONMENT, environment.name, index))
@@ -317,7 +325,8 @@ def _pod(
     name: str = "",
 ) -> Manifest:
     metadata = object_metadata(run.metadata, name or pod_name(run.metadata, component), component=component)
-    return frame.pod(metadata | {"labels": metadata["labels"] | labels}, spec, settings)
+    annotations = {GENERATION_ANNOTATION: str(run.metadata.generation)}
+    return frame.pod(metadata | {"labels": metadata["labels"] | labels, "annotations": annotations}, spec, settings)
 
 
 def _shared_mounts() -> list[Manifest]:

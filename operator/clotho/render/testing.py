@@ -11,7 +11,9 @@ from msgspec import Struct, field
 from clotho.api.inference_tests import InferenceTest, TestedModel
 from clotho.api.metadata import Metadata
 from clotho.api.names import INDEX_LABEL, INFERENCE_TEST_KIND
-from clotho.render import frame
+from clotho.api.networks import is_private_address, private_parts
+from clotho.api.training_run import EgressRule
+from clotho.render import frame, needs
 from clotho.render.containers import (
     ENVIRONMENT_CODE_PATH,
     MAIN,
@@ -25,26 +27,13 @@ from clotho.render.containers import (
 from clotho.render.disk import scratch
 from clotho.render.metadata import object_metadata, selector
 from clotho.render.names import base_name
+from clotho.render.needs import Needs
 from clotho.render.objects import egress_to_dns, tcp
 from clotho.render.settings import RenderSettings
 
 COMPONENT: Final = "inference-test"
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 LENIENCE_SECONDS: Final = 600  # for pulling the image; the environment itself keeps the time limit
-_PRIVATE: Final = (  # this host, private, shared, loopback, link-local, benchmarks, multicast, reserved
-    "0.0.0.0/8",
-    "10.0.0.0/8",
-    "100.64.0.0/10",
-    "127.0.0.0/8",
-    "169.254.0.0/16",
-    "172.16.0.0/12",
-    "192.0.0.0/24",
-    "192.168.0.0/16",
-    "198.18.0.0/15",
-    "224.0.0.0/4",
-    "240.0.0.0/4",
-)
-_PRIVATE_V6: Final = ("::1/128", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8")
 _NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
 
 
@@ -57,6 +46,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     secret_name: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     template: dict[str, Any] = field(default_factory=dict)
+    needs: Needs = Needs()
 
 
 def trial_pod_name(test: Metadata, index: int) -> str:
@@ -65,10 +55,11 @@ def trial_pod_name(test: Metadata, index: int) -> str:
 
 def trial_pod(test: InferenceTest, subject: Subject, index: int, settings: RenderSettings) -> Manifest:
     spec, model = test.spec, test.spec.tested_models[index]
+    image = subject.image or settings.images.environment
     code = code_volumes(subject.config_map_name)
     main = {
         "name": MAIN,
-        "image": subject.image or settings.images.environment,
+        "image": image,
         "command": [
             *("python", "-m", "clotho_environment", "process", "--results"),
             literal(f"--entry={subject.entry}"),
@@ -78,17 +69,22 @@ def trial_pod(test: InferenceTest, subject: Subject, index: int, settings: Rende
             f"--deadline={spec.timeout_seconds}",
             *(literal(f"--set={name}={_json(value)}") for name, value in subject.config.items()),
         ],
-        "env": _key(model, spec.secret_name),
+        "env": [*_key(model, spec.secret_name), *needs.variables(subject.needs, image, settings)],
         **variables_of(subject.secret_name),
         "resources": resources("100m", "256Mi", {"memory": "4Gi"}),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # another image writes no termination message
-        "volumeMounts": [mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code],
+        "volumeMounts": [
+            *needs.mounts(subject.needs, settings),
+            *(mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code),
+        ],
     }
+    install = needs.init_containers(subject.needs, image, settings)
     pod_spec = {
         "activeDeadlineSeconds": spec.timeout_seconds + LENIENCE_SECONDS,
         "terminationGracePeriodSeconds": 5,
+        **({"initContainers": install} if install else {}),
         "containers": [main],
-        "volumes": [scratch("tmp", "4Gi"), *code],
+        "volumes": [scratch("tmp", "4Gi"), *needs.volumes(subject.needs, settings), *code],
     }
     name = trial_pod_name(test.metadata, index)
     head = object_metadata(test.metadata, name, kind=INFERENCE_TEST_KIND, component=COMPONENT)
@@ -128,15 +124,15 @@ def _address_problem(host: str, own_namespace: str, settings: RenderSettings) ->
         if len(labels) > 1 and labels[-1] == "svc" and not _is_open(labels[-2], own_namespace, settings):
             return f"{host} is in another namespace; have the administrator add {labels[-2]} to runs.testNamespaces"
         return ""
-    is_private = any(address in ipaddress.IPv4Network(network) for network in _PRIVATE)
-    opened = [ipaddress.ip_network(network) for network in settings.test_networks]
-    if is_private and not any(address in network for network in opened):
-        return f"{host} is not a public address; name a Service, or have the administrator add it to runs.testNetworks"
+    if is_private_address(str(address), settings.private_networks):
+        return (
+            f"{host} is not a public address; name a Service, or have the administrator add it to runs.privateNetworks"
+        )
     return ""
 
 
-def trial_wall(test: InferenceTest, settings: RenderSettings) -> Manifest:
-    """Out to the models' servers on their ports and to the cluster's DNS; not to nodes, nor the Kubernetes API."""
+def trial_wall(test: InferenceTest, settings: RenderSettings, egress: tuple[EgressRule, ...] = ()) -> Manifest:
+    """Out to the models' servers on their ports, to what the Environment names, and to the cluster's DNS."""
     servers = dict.fromkeys(_server(model) for model in test.spec.tested_models)
     namespace = test.metadata.namespace
     return {
@@ -149,6 +145,7 @@ def trial_wall(test: InferenceTest, settings: RenderSettings) -> Manifest:
             "ingress": [],
             "egress": [
                 *({"to": _peers(host, namespace, settings), "ports": tcp(port)} for host, port in servers),
+                *needs.egress_rules(egress, settings),
                 egress_to_dns(),
             ],
         },
@@ -173,7 +170,7 @@ def _peers(host: str, namespace: str, settings: RenderSettings) -> list[Manifest
         return [_pods_of(namespace)]
     if labels[-1] == "svc":
         return [_pods_of(labels[-2])]
-    reachable = [{"ipBlock": {"cidr": cidr}} for cidr in settings.test_networks]
+    reachable = [{"ipBlock": {"cidr": cidr}} for cidr in settings.private_networks]
     if len(labels) == 2 and _is_open(labels[1], namespace, settings):  # `server.namespace`, or a short public name
         reachable.append(_pods_of(labels[1]))
     return [*_PUBLIC, *reachable]
@@ -188,8 +185,8 @@ def _is_open(namespace: str, own_namespace: str, settings: RenderSettings) -> bo
 
 
 _PUBLIC: Final[list[Manifest]] = [
-    {"ipBlock": {"cidr": "0.0.0.0/0", "except": list(_PRIVATE)}},
-    {"ipBlock": {"cidr": "::/0", "except": list(_PRIVATE_V6)}},
+    {"ipBlock": {"cidr": cidr, "except": private_parts(ipaddress.ip_network(cidr), ())}}
+    for cidr in ("0.0.0.0/0", "::/0")
 ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from clotho_dev.cluster import chart, images
 from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.node import POD_RANGE
 from clotho_dev.cluster.target import Embedded
 from e2e.product.runs import Runs
 from rig.namespaces import fresh_namespace
@@ -17,7 +18,8 @@ FREQUENT = {"reconcile": {"progressSeconds": 1}, "probe": {"intervalSeconds": 1,
 
 @pytest.fixture(scope="session")
 def installed(embedded: Embedded) -> None:
-    chart.install(embedded.folder.kubeconfig, embedded.provide_images(images.NAMES), FREQUENT)
+    opened = {"privateNetworks": [POD_RANGE]}
+    chart.install(embedded.folder.kubeconfig, embedded.provide_images(images.NAMES), FREQUENT, opened)
 
 
 @pytest.fixture

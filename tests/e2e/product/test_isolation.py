@@ -25,7 +25,7 @@ def status(url, headers):
     except urllib.error.HTTPError as error: return error.code
     except OSError as error: return type(error).__name__
 
-own, other, node = sys.argv[1:4]
+own, other, node, other_trainer = sys.argv[1:5]
 info = f"http://{own}:8000/info"
 print(json.dumps({
     "token": os.path.exists("/var/run/secrets/kubernetes.io/serviceaccount/token"),
@@ -33,6 +33,8 @@ print(json.dumps({
     "kubernetes": connects("10.96.0.1", 443),
     "kubernetes by name": connects("kubernetes.default.svc", 443),
     "other run": connects(other, 8000),
+    "other run, another port": connects(other, 8001),
+    "other run, another pod": connects(other_trainer, 8002),
     "node": connects(node, 10250),
     "outside": connects("198.51.100.1", 443),
     "writes root": writes("/opt/app/x"),
@@ -45,38 +47,41 @@ print(json.dumps({
 """
 
 
+ALONE = {"name": "letters", "config": {"group_size": 8}}
+
+
 @pytest.fixture
-def seen(runs: Runs, elsewhere: Runs) -> dict[str, Any]:
-    """What an environment pod finds, while another run trains beside it."""
-    for where in (runs, elsewhere):
-        where.kubectl.apply(letters("subject", steps=5000))
-    for where in (runs, elsewhere):
-        where.wait_for_phase("subject", "Running")
-    address = {where: where.pods("subject", "api-server")[0]["status"]["podIP"] for where in (runs, elsewhere)}
-    pod = runs.pods("subject", "environment")[0]
-    node = pod["status"]["hostIP"]
-    command = [
-        "exec",
-        pod["metadata"]["name"],
-        "--",
-        "python",
-        "-c",
-        LOOK_AROUND,
-        address[runs],
-        address[elsewhere],
-        node,
-    ]
-    found: dict[str, Any] = json.loads(runs.kubectl.run(*command, timeout=120))
+def seen(runs: Runs, elsewhere: Runs) -> dict[str, dict[str, Any]]:
+    """What two environments of a run find: one alone, one with egress to the API server of another run."""
+    elsewhere.kubectl.apply(letters("other", steps=5000))
+    elsewhere.wait_for_phase("other", "Running")
+    other, other_trainer = (address_of(elsewhere, "other", kind) for kind in ("api-server", "trainer"))
+    opened = {"name": "opened", "entry": "letters", "egress": [{"cidr": f"{other}/32", "ports": [8000]}]}
+    runs.kubectl.apply(letters("subject", steps=5000, environments=[ALONE, opened | {"config": ALONE["config"]}]))
+    runs.wait_for_phase("subject", "Running")
+    found = {}
+    for pod in runs.pods("subject", "environment"):
+        where = [address_of(runs, "subject", "api-server"), other, pod["status"]["hostIP"], other_trainer]
+        command = ["exec", pod["metadata"]["name"], "--", "python", "-c", LOOK_AROUND, *where]
+        found[pod["metadata"]["labels"]["clotho.dev/environment"]] = json.loads(runs.kubectl.run(*command, timeout=120))
     return found
 
 
-def test_environment_pod_has_no_credentials_and_reaches_only_its_run(seen: dict[str, Any]) -> None:
-    assert seen == {
+def address_of(runs: Runs, run: str, component: str) -> str:
+    return str(runs.pods(run, component)[0]["status"]["podIP"])
+
+
+def test_environment_pod_has_no_credentials_and_reaches_only_its_run_and_its_egress(
+    seen: dict[str, dict[str, Any]],
+) -> None:
+    alone = {
         "token": False,
         "admin token": False,
         "kubernetes": False,
         "kubernetes by name": False,
         "other run": False,
+        "other run, another port": False,
+        "other run, another pod": False,
         "node": False,
         "outside": False,
         "writes root": False,
@@ -86,3 +91,4 @@ def test_environment_pod_has_no_credentials_and_reaches_only_its_run(seen: dict[
         "own run, no token": 401,
         "user": 65532,
     }
+    assert seen == {"letters": alone, "opened": alone | {"other run": True}}

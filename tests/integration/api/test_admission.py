@@ -204,8 +204,14 @@ MUTABLE: list[Body] = [
 ]
 
 
-def test_mutable_fields_of_an_existing_run_can_change(team: Kubectl) -> None:
+def start_trainer(team: Kubectl) -> None:
+    """As the operator notes it once the first trainer pod exists."""
+    patch(team, {"status": {"phase": "Starting", "attempt": 1}}, "--subresource=status")
+
+
+def test_mutable_fields_of_a_started_run_can_change(team: Kubectl) -> None:
     create(team, CASES["everything"])
+    start_trainer(team)
     for changes in MUTABLE:
         patch(team, {"spec": changes})
 
@@ -224,7 +230,7 @@ IMMUTABLE: list[tuple[Body, str]] = [
     ({"model": {"name": "other"}}, "model is immutable"),
     ({"inference": {"temperature": 0.5}}, "inference.temperature is immutable"),
     ({"inference": {"gpus": 1}}, "inference.gpus is immutable"),
-    ({"trainer": {"gpus": 4}}, "trainer is immutable"),
+    ({"trainer": {"disruptionBudget": False}}, "trainer is immutable"),
     ({"trainer": {"template": {"spec": {"nodeSelector": {"gpu": "a100"}}}}}, "trainer is immutable"),
     ({"apiServer": {"template": None}}, "apiServer is immutable"),
     ({"storage": {"retain": True}}, "storage is immutable"),
@@ -236,6 +242,11 @@ IMMUTABLE: list[tuple[Body, str]] = [
     ({"training": {"steps": 10}}, "training.steps can only be raised"),
     (changed_environment(config={"group_size": 16}), "environments[].config is immutable"),
     (changed_environment(template={}), "environments[].template is immutable"),
+    (changed_environment(egress=[{"cidr": "203.0.113.0/24"}]), "environments[].egress is immutable"),
+    (
+        changed_environment(config={"group_size": 16, "tokenizer": {"padding": "right"}}),
+        "environments[].config is immutable",
+    ),
     (changed_environment(minBatchAllocation=None), "environments[].minBatchAllocation is immutable"),
     ({"environments": [ENVIRONMENT]}, "environments cannot be added or removed"),
     (
@@ -245,8 +256,19 @@ IMMUTABLE: list[tuple[Body, str]] = [
 ]
 
 
+def test_every_field_can_change_until_the_trainer_starts(team: Kubectl) -> None:
+    create(team, CASES["everything"])
+    patch(team, {"status": {"phase": "Pending", "message": "The spec is not valid."}}, "--subresource=status")
+    for changes, words in IMMUTABLE:
+        if words.endswith(("is immutable", "can only be raised", "cannot be added or removed")):
+            patch(team, {"spec": changes}, "--dry-run=server")
+    inline = {"environments": None, "inline": CASES["inline"]["inline"], "training": {"backend": "trl"}}
+    patch(team, {"spec": inline}, "--dry-run=server")
+
+
 def test_immutable_fields_are_refused_and_the_message_lists_mutable_ones(team: Kubectl) -> None:
     create(team, CASES["everything"])
+    start_trainer(team)
     for changes, words in IMMUTABLE:
         with pytest.raises(KubectlError) as refusal:
             patch(team, {"spec": changes}, "--dry-run=server")

@@ -177,6 +177,7 @@ LIMITS: dict[str, list[Any]] = {
     "steps": [50, 100],
     "images": [[], ["ghcr.io/team/*"], ["ghcr-io/*", "*"]],
     "models": [["team/*"], ["*b", "x*y"], []],
+    "egress": [[], ["203.0.113.0/24", "2001:db8::/32"], ["0.0.0.0/0"]],
 }
 
 
@@ -278,8 +279,10 @@ def specs(draw: st.DrawFn) -> Body:
         spec["tracking"]["wandb"]["secretName"] = "wandb"
     image = draw(st.sampled_from(["", "ghcr.io/team/e", "ghcr-io/team/e", "docker.io/e"]))
     replicas = draw(st.integers(0, 4))
+    networks = draw(st.sampled_from([[], ["203.0.113.7/32"], ["203.0.0.0/16", "::/0"], ["2001:db8:1::/48"]]))
     template = draw(st.sampled_from(POOL["trainer.template"]))
     environment = {"name": "e", "replicas": replicas, "config": {"group_size": 4} | config, "template": template}
+    environment |= {"egress": [{"cidr": cidr} for cidr in networks]} if networks else {}
     return spec | {"environments": [environment | ({"image": image} if image else {})]}
 
 

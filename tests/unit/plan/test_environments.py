@@ -307,3 +307,51 @@ def test_a_template_that_no_pod_can_have_is_refused_before_anything_is_imported(
     world.change(template=unsafe)
     world.settle()
     assert world.verdict == "Failed"
+
+
+INDEX = {"cidr": "203.0.113.0/24"}
+LINE = f"tenacity==9.1.2 --hash=sha256:{'0' * 64}"
+
+
+def egress_of(world: Catalogue) -> list[Body]:
+    (seen,) = world.objects.values()
+    return list(seen.spec["egress"])
+
+
+def test_egress_is_closed_while_an_environment_is_described() -> None:
+    world = Catalogue(egress=[INDEX])
+    world.reconcile()
+    assert egress_of(world) == []
+
+
+def test_requirements_are_installed_before_the_import_through_the_egress_of_the_environment() -> None:
+    variable = {"name": "PIP_INDEX_URL", "value": "https://index.example/simple"}
+    template = {"spec": {"initContainers": [{"name": "packages", "env": [variable], "image": "x"}]}}
+    world = Catalogue(egress=[INDEX], requirements=[LINE], template=template)
+    (create,) = [action for action in world.plan().actions if isinstance(action, Create)]
+    (install,) = create.manifest["spec"]["initContainers"]
+    assert variable in install["env"]
+    assert install["image"] != "x"
+    world.reconcile()
+    (rule, _dns) = egress_of(world)
+    assert rule["to"] == [{"ipBlock": {"cidr": "203.0.113.0/24"}}]
+    before = world.pod
+    world.change(egress=[{"cidr": "198.51.100.0/24"}])
+    world.reconcile()
+    assert (world.pod, before is None) == (None, False), "another way to the index is another attempt"
+
+
+def test_requirements_without_egress_are_refused() -> None:
+    world = Catalogue(requirements=[LINE])
+    world.settle()
+    assert world.pod is None
+    assert "requirements: they are installed from a package index, which needs egress" in world.message
+
+
+def test_a_refused_edit_opens_nothing_for_a_pod_that_is_alive() -> None:
+    world = Catalogue(egress=[INDEX], requirements=[LINE])
+    world.reconcile()
+    world.change(egress=[{"cidr": "10.0.0.0/8"}])
+    world.reconcile()
+    assert egress_of(world) == []
+    assert "10.0.0.0/8 is not a public network" in world.message

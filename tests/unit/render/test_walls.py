@@ -98,7 +98,7 @@ def test_an_address_opens_itself() -> None:
 def test_private_addresses_need_the_administrator(host: str) -> None:
     (problem,) = problems_of(f"http://{host}:8000/v1")
     assert problem.startswith(f"models[0].baseUrl: {host} is not a public address")
-    opened = RenderSettings(test_networks=(f"{host}/32",))
+    opened = RenderSettings(private_networks=(f"{host}/32",))
     assert problems_of(f"http://{host}:8000/v1", settings=opened) == ()
 
 
@@ -128,7 +128,7 @@ def test_names_and_public_addresses_are_allowed(host: str) -> None:
 
 
 def test_the_administrator_can_open_private_networks() -> None:
-    rule, _ = wall_of("http://vllm.corp.example:8000/v1", settings=RenderSettings(test_networks=("10.9.0.0/16",)))
+    rule, _ = wall_of("http://vllm.corp.example:8000/v1", settings=RenderSettings(private_networks=("10.9.0.0/16",)))
     assert reaches(rule, "10.9.1.1")
     assert not reaches(rule, "10.8.1.1")
 

@@ -6,10 +6,13 @@ import msgspec
 from msgspec import Struct
 
 from clotho.api.environment import AnyEnvironment, Environment, UnreadableEnvironment
-from clotho.api.status import ResolvedEnvironment
-from clotho.api.training_run import EnvironmentSpec, TrainingRun
+from clotho.api.status import ResolvedEgress, ResolvedEnvironment
+from clotho.api.training_run import EgressRule, EnvironmentSpec, TrainingRun
 from clotho.authoring.config_fields import problems as config_problems
+from clotho.authoring.nearest import nearest
+from clotho.plan.run.revision import is_revised
 from clotho.plan.run.situation import Decision, Situation
+from clotho.plan.wording import sentence
 from clotho.render.merge import TemplateError, check, merge
 
 Catalogue = Mapping[str, AnyEnvironment]
@@ -23,7 +26,8 @@ class Lookup(Struct, frozen=True, kw_only=True):
     waiting: str = ""
 
 
-def look_up(run: TrainingRun, catalogue: Catalogue) -> Lookup:
+def look_up(run: TrainingRun, catalogue: Catalogue, names: tuple[str, ...] = ()) -> Lookup:
+    """`names`: of all Environments of the namespace."""
     if run.status.resolved:
         return Lookup(run=_filled(run, run.status.resolved))
     named = [environment for environment in run.spec.environments if environment.environment_name]
@@ -34,7 +38,7 @@ def look_up(run: TrainingRun, catalogue: Catalogue) -> Lookup:
     for asked in named:
         entry = catalogue.get(asked.environment_name)
         if not isinstance(entry, Environment):
-            return Lookup(run=run, waiting=_absence(asked.environment_name, entry))
+            return Lookup(run=run, waiting=_absence(asked.environment_name, entry, names))
         if not _brings_its_own_code(asked) and not entry.is_described:
             return Lookup(run=run, waiting=f"environment {asked.environment_name}: {_state(entry)}")
         try:
@@ -67,9 +71,17 @@ def resolve(asked: EnvironmentSpec, entry: Environment) -> ResolvedEnvironment:
         entry=asked.entry or entry.entry,
         config_map_name=asked.config_map_name or entry.spec.config_map_name,
         secret_name=asked.secret_name or entry.spec.secret_name,
+        egress=tuple(ResolvedEgress(cidr=each.cidr, ports=each.ports) for each in _egress(asked, entry)),
+        requirements=asked.requirements or entry.spec.requirements,
+        cache_claim_name=asked.cache_claim_name or entry.spec.cache_claim_name,
         config=defaults | entry.spec.config | asked.config,
         template=merge(entry.spec.template, asked.template, f"spec.environments.{asked.name}.template"),
     )
+
+
+def _egress(asked: EnvironmentSpec, entry: Environment) -> tuple[EgressRule, ...]:
+    """An empty list of the run closes what the Environment opens."""
+    return (asked.egress if asked.egress is not None else entry.spec.egress) or ()
 
 
 def _filled(run: TrainingRun, resolved: tuple[ResolvedEnvironment, ...]) -> TrainingRun:
@@ -85,6 +97,9 @@ def _filled(run: TrainingRun, resolved: tuple[ResolvedEnvironment, ...]) -> Trai
             entry=found.entry,
             config_map_name=found.config_map_name,
             secret_name=found.secret_name,
+            egress=tuple(EgressRule(cidr=each.cidr, ports=each.ports) for each in found.egress),
+            requirements=found.requirements,
+            cache_claim_name=found.cache_claim_name,
             config=found.config,
             template=found.template,
         )
@@ -98,8 +113,9 @@ def _brings_its_own_code(asked: EnvironmentSpec) -> bool:
     return bool(asked.image or asked.entry or asked.config_map_name)
 
 
-def _absence(name: str, entry: UnreadableEnvironment | None) -> str:
-    return f"environment {name}: {entry.problem}" if entry else f"environment {name}: the Environment does not exist"
+def _absence(name: str, entry: UnreadableEnvironment | None, names: tuple[str, ...]) -> str:
+    problem = entry.problem if entry else f"the Environment does not exist{nearest(name, names)}"
+    return f"environment {name}: {problem}"
 
 
 def _state(entry: Environment) -> str:
@@ -112,14 +128,15 @@ def wait_for_environments(situation: Situation) -> Decision | None:
     return Decision(
         phase="Pending",
         reason="WaitingForEnvironment",
-        message=f"Waiting for {situation.waiting_for}.",
+        message=sentence(f"Waiting for {situation.waiting_for}"),
         components=situation.components,
     )
 
 
 def remember_environments(situation: Situation) -> Decision | None:
     """A status write of its own before anything is made; None once it is done, or when there is nothing to note."""
-    if situation.run.status.resolved == situation.stored.resolved:
+    is_noted = situation.run.status.resolved == situation.stored.resolved
+    if is_noted and not (situation.stored.resolved and is_revised(situation.run)):
         return None
     return Decision(
         phase="Pending",

@@ -1,5 +1,6 @@
 """The life of a run, read from top to bottom."""
 
+from collections.abc import Iterator
 from datetime import datetime
 
 import msgspec
@@ -18,6 +19,7 @@ from clotho.plan.run.completion import complete, has_trained_enough, is_complete
 from clotho.plan.run.components import components_of
 from clotho.plan.run.deadline import deadline_message, deadline_of
 from clotho.plan.run.deletion import plan_deletion
+from clotho.plan.run.entries import entry_problems
 from clotho.plan.run.export import export_weights
 from clotho.plan.run.gang import release_time
 from clotho.plan.run.health import live_phase, next_check, waiting_message, worst_problem
@@ -25,6 +27,7 @@ from clotho.plan.run.policy import rule
 from clotho.plan.run.queueing import admit
 from clotho.plan.run.references import wait_for_references
 from clotho.plan.run.refusal import plan_refusal, refuse
+from clotho.plan.run.revision import revised
 from clotho.plan.run.situation import Decision, Situation, fail
 from clotho.plan.run.stall import StallCheck, find_stall
 from clotho.plan.run.startup import make_missing, remove_surplus, unrenderable_templates
@@ -38,6 +41,7 @@ from clotho.plan.settings import PlanSettings
 from clotho.plan.times import earliest
 from clotho.plan.wording import sentence
 from clotho.render.merge import TemplateError
+from clotho.render.needs import needs_of, needs_problems
 
 
 def plan(
@@ -51,7 +55,7 @@ def plan(
         return plan_deletion(run, observed)
     if isinstance(run, UnreadableRun):
         return plan_refusal(run, now)
-    lookup = look_up(resumed(run), observed.environments)
+    lookup = look_up(revised(resumed(run)), observed.environments, observed.catalogue)
     ruling = rule(run.spec, lookup.run, observed)
     situation = Situation(
         run=ruling.run,
@@ -126,8 +130,15 @@ def _problems(situation: Situation) -> tuple[str, ...]:
     return (
         *situation.violations,
         *spec_problems(run.metadata.name, run.spec),
+        *entry_problems(run.spec, situation.observed.catalogue),
+        *_needs_problems(situation),
         *(template_violations(run.spec, situation.policy) or unrenderable_templates(situation)),
     )
+
+
+def _needs_problems(situation: Situation) -> Iterator[str]:
+    for each in situation.run.spec.environments:
+        yield from needs_problems(f"environments.{each.name}.", needs_of(each), situation.settings.render)
 
 
 def _keep_running(situation: Situation, accounting: Accounting, deadline: datetime | None) -> Decision:

@@ -7,6 +7,7 @@ from clotho.api.policy import Policy, combine, fill_in, violations
 from clotho.api.status import PolicyInForce
 from clotho.api.training_run import TrainingRun, TrainingRunSpec
 from clotho.plan.model import Observed
+from clotho.plan.run.revision import is_outdated
 
 
 class Ruling(Struct, frozen=True, kw_only=True):
@@ -38,4 +39,4 @@ def present_policy(observed: Observed) -> Policy | None:
 
 
 def has_begun(run: TrainingRun, observed: Observed) -> bool:
-    return bool(run.status.policy or run.status.attempt or observed.pods or observed.objects)
+    return bool(run.status.policy or run.status.attempt) or any(not is_outdated(run, pod) for pod in observed.pods)

@@ -1,5 +1,5 @@
-"""Secrets, ConfigMaps and claims that a run names: looked up before a pod is made, since a pod that waits for one of
-them on its node holds its GPUs meanwhile."""
+"""Secrets, ConfigMaps, claims and storage classes that a run names: looked up before a pod is made, since a pod that
+waits for one of them on its node holds its GPUs meanwhile."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,6 +19,8 @@ def references(run: TrainingRun) -> tuple[Reference, ...]:
 def _references(run: TrainingRun) -> Iterator[Reference]:
     spec = run.spec
     yield Reference("PersistentVolumeClaim", spec.storage.claim_name, "storage.claimName")
+    if not spec.storage.ephemeral:
+        yield Reference("StorageClass", spec.storage.storage_class_name, "storage.storageClassName")
     yield Reference("PersistentVolumeClaim", spec.model.claim_name, "model.claimName")
     yield Reference("Secret", spec.model.secret_name, "model.secretName")
     yield Reference("Secret", spec.trainer.tinker_secret_name, "trainer.tinkerSecretName")
@@ -33,6 +35,8 @@ def _references(run: TrainingRun) -> Iterator[Reference]:
         found = resolved.get(asked.name, asked)
         yield Reference("ConfigMap", found.config_map_name, f"environments.{asked.name}.configMapName")
         yield Reference("Secret", found.secret_name, f"environments.{asked.name}.secretName")
+        claim = found.cache_claim_name
+        yield Reference("PersistentVolumeClaim", claim, f"environments.{asked.name}.cacheClaimName")
 
 
 def wait_for_references(situation: Situation) -> Decision | None:
@@ -41,10 +45,11 @@ def wait_for_references(situation: Situation) -> Decision | None:
         return None
     listed = ", ".join(f"{each.kind} {each.name} ({each.field})" for each in missing)
     is_one = len(missing) == 1
+    where = "cluster" if any(each.kind == "StorageClass" for each in missing) else "namespace"
     return Decision(
         phase="Pending",
         reason="WaitingForReferences",
-        message=f"Waiting for {listed}: {'it does' if is_one else 'they do'} not exist in this namespace.",
+        message=f"Waiting for {listed}: {'it does' if is_one else 'they do'} not exist in this {where}.",
         components=situation.components,
         wake_at=later(situation.now, LOOK_AGAIN_SECONDS),
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
-from clotho.api.names import API_SERVER, ENVIRONMENT, INFERENCE, TRAINER, Component
+from clotho.api.names import API_SERVER, ENVIRONMENT, FINGERPRINT_ANNOTATION, INFERENCE, TRAINER, Component
 from clotho.plan.drift import repair
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, delete_pod
 from clotho.plan.pods import Pod
@@ -12,6 +12,7 @@ from clotho.plan.run.accounting import vanished
 from clotho.plan.run.completion import has_trained_enough
 from clotho.plan.run.components import RunComponent
 from clotho.plan.run.gang import open_places
+from clotho.plan.run.revision import is_outdated
 from clotho.plan.run.situation import Situation
 from clotho.plan.run.stop import delete_live, stages
 from clotho.render import objects, pods
@@ -42,7 +43,17 @@ def _objects(situation: Situation) -> Iterator[Action]:
     for kind, make in makers:
         manifest = make(run)
         yield from repair(ObjectKey(kind, manifest["metadata"]["name"]), manifest, situation.observed.objects)
+    yield from _egress(situation)
     yield from _claims(situation)
+
+
+def _egress(situation: Situation) -> Iterator[Action]:
+    """A policy that is there without egress by now is emptied."""
+    run, seen = situation.run, situation.observed.objects
+    for environment in run.spec.environments:
+        key = ObjectKey("NetworkPolicy", objects.egress_name(run, environment.name))
+        if environment.egress or key in seen:
+            yield from repair(key, objects.egress_policy(run, environment, situation.settings.render), seen)
 
 
 def write_config(situation: Situation) -> Iterator[Action]:
@@ -56,21 +67,41 @@ def write_config(situation: Situation) -> Iterator[Action]:
         yield Apply(key=secret, manifest=objects.secret(run, config), random_keys=objects.TOKEN_KEYS)
 
 
-def _claims(situation: Situation) -> Iterator[Create]:
+def _claims(situation: Situation) -> Iterator[Create | Delete]:
+    """An empty claim of another size or class than the spec has by now is made again."""
+    for key, manifest in _wanted_claims(situation):
+        seen = situation.observed.objects.get(key)
+        if seen is None:
+            yield Create(key=key, manifest=manifest)
+        elif _is_outdated_claim(situation, key, manifest) and not seen.is_terminating:
+            yield Delete(key=key, uid=seen.uid, resource_version=seen.resource_version)
+
+
+def _wanted_claims(situation: Situation) -> Iterator[tuple[ObjectKey, Manifest]]:
     run = situation.run
     if run.spec.storage.ephemeral:
         return
     components: tuple[Component, ...] = (TRAINER,) if run.spec.is_inline else (API_SERVER, TRAINER)
     for component in components:
-        key = ObjectKey("PersistentVolumeClaim", claim_name(run.metadata, component))
         is_brought_along = component == TRAINER and run.spec.storage.claim_name
-        if not is_brought_along and _is_absent(situation, key):
-            yield Create(key=key, manifest=objects.claim(run, component))
+        if not is_brought_along:
+            yield ObjectKey("PersistentVolumeClaim", claim_name(run.metadata, component)), objects.claim(run, component)
+
+
+def _is_outdated_claim(situation: Situation, key: ObjectKey, wanted: Manifest) -> bool:
+    """Only of a run whose trainer has never started: nothing is on the claim then."""
+    seen = situation.observed.objects.get(key)
+    if seen is None or situation.run.status.attempt or situation.components.trainer.pods:
+        return False
+    fingerprint = wanted["metadata"]["annotations"][FINGERPRINT_ANNOTATION]
+    return seen.is_terminating or seen.fingerprint not in ("", fingerprint)
 
 
 def _pods(situation: Situation) -> Iterator[Create]:
     if any(_is_void(situation, pod) for component in situation.components for pod in component.pods):
         return  # a pod with the new token could not talk to one with the old
+    if any(_is_outdated_claim(situation, *claim) for claim in _wanted_claims(situation)):
+        return  # a pod that names a claim would keep it from being deleted
     for component in situation.components:
         if component.kind in (INFERENCE, ENVIRONMENT) and has_trained_enough(situation):
             continue
@@ -121,18 +152,26 @@ def _template_problem(situation: Situation, component: RunComponent) -> str:
 
 
 def remove_surplus(situation: Situation) -> tuple[Delete, ...]:
-    """Replicas beyond those asked for; and, in the order of a stop, pods whose token is void."""
+    """Replicas beyond those asked for; and, in the order of a stop, pods whose token or spec is void."""
     surplus = tuple(
         delete_pod(pod)
         for component in situation.components
         for pod in component.pods
         if pod.index >= component.replicas and not pod.is_terminating
     )
-    return (*surplus, *delete_live(next(stages(situation, lambda pod: _is_void(situation, pod)), ())))
+    names = {each.name for each in situation.run.spec.environments}
+    removed = tuple(
+        delete_pod(pod)
+        for pod in situation.observed.pods
+        if pod.component == ENVIRONMENT and pod.environment not in names and not pod.is_terminating
+    )
+    return (*surplus, *removed, *delete_live(next(stages(situation, lambda pod: _is_void(situation, pod)), ())))
 
 
 def _is_void(situation: Situation, pod: Pod) -> bool:
-    """The Secret was made again since, with another token."""
+    """The Secret was made again since, with another token; or the spec was changed before the trainer started."""
+    if is_outdated(situation.run, pod):
+        return True
     secret = situation.observed.objects.get(ObjectKey("Secret", base_name(situation.run.metadata)))
     created = pod.metadata.creation_timestamp
     return secret is not None and created is not None and created < secret.created_at - _CREATED_TOGETHER

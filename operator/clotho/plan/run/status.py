@@ -26,6 +26,7 @@ from clotho.plan.model import Event
 from clotho.plan.run import progress as reported
 from clotho.plan.run.components import RunComponent, trainer_record
 from clotho.plan.run.health import component_state, unready_pods
+from clotho.plan.run.revision import is_outdated, is_revised
 from clotho.plan.run.situation import Decision, Situation
 from clotho.plan.times import earliest, later
 
@@ -53,10 +54,10 @@ def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
         history=reported.history(situation),
         components=_components(situation, decision),
         autoscaling=before.autoscaling if decision.autoscaling is None else decision.autoscaling,
-        resolved=decision.resolved or situation.stored.resolved,
+        resolved=decision.resolved or (() if is_revised(run) else situation.stored.resolved),
         policy=decision.policy or before.policy,
         queued_since=decision.queued_since,
-        attempt=max([before.attempt, *(pod.attempt for pod in decision.components.trainer.pods)]),
+        attempt=max([before.attempt, *_attempts(situation)]),
         restarts=sum(component.record.restarts for component in decision.components),
         checkpoint=checkpoint,
         stall=decision.stall,
@@ -67,6 +68,12 @@ def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
         completion_time=situation.moment if is_finished else None,
         written_at=before.written_at,
     )
+
+
+def _attempts(situation: Situation) -> list[int]:
+    """From the first on the spec is fixed, so pods that were made from an earlier one do not count."""
+    run, pods = situation.run, situation.components.trainer.pods
+    return [pod.attempt for pod in pods if not is_outdated(run, pod)]
 
 
 def _after_the_end(situation: Situation, decision: Decision) -> TrainingRunStatus:

@@ -162,3 +162,17 @@ def test_a_described_group_size_must_divide_the_batch() -> None:
 def test_a_run_that_brings_its_own_code_is_not_held_against_the_description() -> None:
     world = Named(entry(is_ready=False), image="registry/newer:3", config={"brand_new": 1})
     assert world.environment_pod()["spec"]["containers"][0]["image"] == "registry/newer:3"
+
+
+JUDGE = {"cidr": "203.0.113.0/24"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [({}, ["203.0.113.0/24"]), ({"egress": []}, []), ({"egress": [{"cidr": "198.51.100.7/32"}]}, ["198.51.100.7/32"])],
+)
+def test_egress_of_the_environment_is_the_default_of_its_runs(asked: Body, expected: list[str]) -> None:
+    world = Named(entry(egress=[JUDGE], cacheClaimName="hub"), **asked)
+    assert "cache" in {volume["name"] for volume in world.environment_pod()["spec"]["volumes"]}
+    opened = [seen.spec["egress"] for key, seen in world.objects.items() if key.name.endswith("-env-mine")]
+    assert [rule["to"][0]["ipBlock"]["cidr"] for egress in opened for rule in egress] == expected

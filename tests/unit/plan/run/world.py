@@ -55,6 +55,7 @@ class World:
         self.objects: dict[ObjectKey, ObjectSeen] = {}
         self.probes = Probes()
         self.environments: dict[str, AnyEnvironment] = {}
+        self.catalogue: tuple[str, ...] = ()
         self.policies: tuple[AnyPolicy, ...] = ()
         self.runs_ahead = 0
         self.missing: tuple[Reference, ...] = ()
@@ -90,6 +91,7 @@ class World:
             objects=dict(self.objects),
             probes=self.probes,
             environments=self.environments,
+            catalogue=self.catalogue,
             missing=self.missing,
             policies=self.policies,
             runs_ahead=self.runs_ahead,
@@ -153,6 +155,8 @@ class World:
                 )
             case Delete(key=key) if key.kind == "TrainingRun":
                 self.is_deleted = True
+            case Delete(key=key) if key.kind != "Pod":
+                del self.objects[key]
             case Delete(key=key, uid=uid, grace_seconds=grace):
                 if self.pods[key.name]["metadata"]["uid"] == uid:
                     self.delete_pod(key.name, grace)
