@@ -123,11 +123,11 @@ def _images() -> str:
 
 def _egress() -> str:
     allowed = "params.spec.limits.egress"
-    words = _text(f"environments.%s.egress: %s is not within the networks of {_BY}", "e.name", "r.cidr")
+    message = _text(f"environments.%s.egress: %s is not within the networks of {_BY}", "e.name", "r.cidr")
     unknown = f"!{allowed}.exists(n, cidr(n).containsCIDR(r.cidr))"
     return (
         f"(!params.spec.?limits.?egress.hasValue() ? [] : {_ENVIRONMENTS}.map(e,\n"
-        f"  e.?egress.orValue([]).map(r, {unknown},\n  {words}).join('; ')))"
+        f"  e.?egress.orValue([]).map(r, {unknown},\n  {message}).join('; ')))"
     )
 
 

@@ -36,7 +36,7 @@ def test_pods_of_the_earlier_spec_are_replaced() -> None:
     """The change came after the pods were made and before the status knew of them."""
     world = World(minimal_spec(**with_template("first:1")))
     world.carry_out(world.plan(), writes=100)
-    world.status = {"observedGeneration": -1, "phase": "Pending"}
+    world.status = {"observedGeneration": 1, "phase": "Pending"}
     assert images(world, "trainer") == {"first:1"}
     world.change_spec(**with_template("second:1"))
     world.reconcile()
