@@ -118,11 +118,11 @@ def test_the_operator_cannot_list_secrets_or_change_rights(render: Render) -> No
         for resource in rule["resources"]:
             verbs.setdefault(resource, set()).update(rule["verbs"])
     assert verbs["secrets"] == {"get", "create", "patch"}
-    assert verbs["configmaps"] == {"get"}
+    assert verbs["configmaps"] == verbs["storageclasses"] == {"get"}
     kinds_of_ours = {f"{plural}{part}" for plural in PLURALS for part in ("", "/status")}
     assert set(verbs) - kinds_of_ours == {
         *("pods", "services", "secrets", "configmaps", "persistentvolumeclaims", "events"),
-        *("networkpolicies", "poddisruptionbudgets", "leases"),
+        *("networkpolicies", "poddisruptionbudgets", "leases", "storageclasses"),
     }
 
 
