@@ -62,7 +62,7 @@ TRAINING_RUN: Final = Definition(
     ),
     rules=rules.RULES,
     fresh={"observedGeneration": -1, "phase": "Pending"},
-    always={"phase": "Pending", "restarts": 0},
+    always={"phase": "Pending", "attempt": 0, "restarts": 0},
 )
 ENVIRONMENT: Final = Definition(
     kind=names.ENVIRONMENT_KIND,

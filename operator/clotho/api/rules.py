@@ -28,11 +28,8 @@ _CHANGEABLE: Final = (
     "once the trainer has started, only environments[].replicas and autoscaling, inference.replicas, training.steps "
     "(upwards), stop, suspend, deadlineSeconds, ttlSecondsAfterFinished, restarts.limit and export can be changed"
 )
-# Only rules at the root see the status; a write of the spec carries the stored one.
-_HAS_STARTED: Final = (
-    "(has(oldSelf.status) && ((has(oldSelf.status.attempt) && oldSelf.status.attempt > 0) "
-    "|| (has(oldSelf.status.phase) && oldSelf.status.phase in ['Stopped', 'Completed', 'Failed'])))"
-)
+# Only rules at the root see the status; a write of the spec carries the stored one. Both fields have defaults.
+_HAS_STARTED: Final = "(oldSelf.status.attempt > 0 || oldSelf.status.phase in ['Stopped', 'Completed', 'Failed'])"
 
 
 def immutable(*fields: str, hint: str) -> tuple[Rule, ...]:

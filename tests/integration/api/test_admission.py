@@ -53,7 +53,7 @@ def training(**changes: Any) -> Body:
 def test_valid_runs_are_accepted(team: Kubectl, case: str) -> None:
     create(team, CASES[case])
     status = team.get("tr/demo")["status"]
-    assert status == {"observedGeneration": -1, "phase": "Pending", "restarts": 0}
+    assert status == {"observedGeneration": -1, "phase": "Pending", "attempt": 0, "restarts": 0}
 
 
 def test_examples_are_accepted(team: Kubectl) -> None:

@@ -74,7 +74,7 @@ def with_defaults(schema: Body, value: Any) -> Any:
 def test_a_new_run_is_in_progress() -> None:
     assert ROOT["properties"]["status"]["default"] == {"observedGeneration": -1, "phase": "Pending"}
     described = ROOT["properties"]["status"]["properties"]
-    assert [name for name, schema in described.items() if "default" in schema] == ["phase", "restarts"]
+    assert [name for name, schema in described.items() if "default" in schema] == ["phase", "attempt", "restarts"]
     assert VERSION["subresources"] == {"status": {}}
 
 
