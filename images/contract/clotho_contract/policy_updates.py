@@ -1,8 +1,8 @@
 """How inference replicas follow the policy: a long poll of the trainer's policy port.
 
 `GET /policy?after=<version>&attempt=<attempt>` names what the replica has. The answer is 200 with the trained
-parameters as safetensors as soon as the trainer has others, and 204 when it has none within HOLD_SECONDS. Both carry
-the attempt and, in POLICY_VERSION_HEADER, the trainer's newest version.
+parameters as safetensors as soon as the trainer has others, and 204 when it can send none within HOLD_SECONDS. Both
+carry the attempt and, in POLICY_VERSION_HEADER, a version: of the parameters, or the trainer's newest.
 """
 
 from typing import Final

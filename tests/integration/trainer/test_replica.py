@@ -46,9 +46,9 @@ def greedy(live: LiveWeights) -> torch.Tensor:
 
 
 @asynccontextmanager
-async def published(trainer: LocalBackend, port: int, hold_seconds: float = 5.0) -> AsyncIterator[PolicyServer]:
-    server = PolicyServer(TOKEN, hold_seconds)
-    async with listening(server.application(), "127.0.0.1", port, cancels_handlers=False):
+async def published(trainer: LocalBackend, port: int) -> AsyncIterator[PolicyServer]:
+    server = PolicyServer(TOKEN)
+    async with listening(server.application(), "127.0.0.1", port):
         server.publish(trainer)
         yield server
 
@@ -117,7 +117,7 @@ async def test_the_policy_port_requires_its_token_and_holds_a_request_until_ther
 ) -> None:
     trainer, port = backend(config(model), tmp_path), free_port()
     url = f"http://127.0.0.1:{port}/policy"
-    async with published(trainer, port, hold_seconds=0.2) as server, aiohttp.ClientSession() as session:
+    async with published(trainer, port) as server, aiohttp.ClientSession() as session:
         async with session.get(url) as refused:
             assert refused.status == 401
         headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -125,11 +125,18 @@ async def test_the_policy_port_requires_its_token_and_holds_a_request_until_ther
             held = {"after": first.headers[POLICY_VERSION_HEADER], "attempt": first.headers[ATTEMPT_HEADER]}
             assert (first.status, held["after"]) == (200, "0")
             body = await first.read()
-        async with session.get(url, headers=headers, params=held) as nothing:
-            assert (nothing.status, nothing.headers[POLICY_VERSION_HEADER]) == (204, "0")
         async with session.get(url, headers=headers, params=held | {"attempt": "another"}) as again:
             assert (again.status, await again.read()) == (200, body), "taken once, sent to all"
-        assert server is not None
+        server._hold_seconds = 0.05
+        async with session.get(url, headers=headers, params=held) as nothing:
+            assert (nothing.status, nothing.headers[POLICY_VERSION_HEADER]) == (204, "0")
+        train(trainer)
+        with trainer.live.training():  # the next step has begun
+            async with session.get(url, headers=headers, params=held) as later:
+                assert (later.status, later.headers[POLICY_VERSION_HEADER]) == (204, "1"), "it is not silent meanwhile"
+        server._hold_seconds = 60.0
+        async with session.get(url, headers=headers, params=held) as second:
+            assert (second.status, second.headers[POLICY_VERSION_HEADER]) == (200, "1")
 
 
 async def test_a_slow_replica_holds_back_no_more_than_one_older_copy(model: Path, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class _Rank:
         if not token or self.config.training.backend == "tinker":
             return lambda _: None
         server = PolicyServer(token)
-        port = listening(server.application(), self.options.host, self.options.policy_port, cancels_handlers=False)
+        port = listening(server.application(), self.options.host, self.options.policy_port)
         await self.stack.enter_async_context(port)
         return server.publish
 
@@ -173,11 +173,8 @@ def _service(config: RunConfig, backend: Backend, board: Board) -> Service:
 
 
 @asynccontextmanager
-async def listening(
-    app: web.Application, host: str, port: int, *, cancels_handlers: bool = True
-) -> AsyncIterator[None]:
-    """A handler whose client is gone is cancelled, unless it works for other clients, too."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2, handler_cancellation=cancels_handlers)
+async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[None]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2, handler_cancellation=True)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

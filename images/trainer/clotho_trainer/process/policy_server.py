@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -34,13 +34,13 @@ class _Copy:
 class PolicyServer:
     """Listens from the start; answers 503 until there is a backend."""
 
-    def __init__(self, token: str, hold_seconds: float = HOLD_SECONDS) -> None:
+    def __init__(self, token: str) -> None:
         self._token = token
-        self._hold_seconds = hold_seconds
+        self._hold_seconds = HOLD_SECONDS
         self._attempt = secrets.token_hex(8)
         self._backend: Backend | None = None
         self._copies: list[_Copy] = []  # the newest is the last
-        self._copying = asyncio.Lock()
+        self._copying: asyncio.Task[_Copy] | None = None  # for all who wait for it
         self._changed = asyncio.Event()  # a new one after each change
 
     def application(self) -> web.Application:
@@ -61,27 +61,27 @@ class PolicyServer:
             detail = {"detail": "the trainer is still loading"}
             return web.json_response(detail, status=503, headers={"Retry-After": "1"})
         held = (request.query.get(ATTEMPT, ""), request.query.get(AFTER, ""))
-        if not await self._differs(backend, held):
+        try:
+            async with asyncio.timeout(self._hold_seconds):
+                await self._until(lambda: (self._attempt, str(backend.version)) != held)
+                newest = await self._newest(backend)
+        except TimeoutError:  # nothing new, or a step that must end before it can be copied
             return web.Response(status=204, headers=self._headers(backend.version))
-        with self._reading(await self._newest(backend)) as copy:
+        with self._reading(newest) as copy:
             return await self._send(request, copy)
 
-    async def _differs(self, backend: Backend, held: tuple[str, str]) -> bool:
-        def has_other() -> bool:
-            return (self._attempt, str(backend.version)) != held
-
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._hold_seconds):
-                await self._until(has_other)
-        return has_other()
-
     async def _newest(self, backend: Backend) -> _Copy:
-        async with self._copying:
-            if not self._copies or self._copies[-1].version != backend.version:
-                await self._until(lambda: len(self._being_sent) < _COPIES)
-                self._copies = self._being_sent  # the others make room first
-                self._copies.append(await asyncio.to_thread(_copy, backend))
-            return self._copies[-1]
+        """The copy goes on for others when this caller leaves."""
+        if self._copying is None or self._copying.done():
+            self._copying = asyncio.create_task(self._copy_newest(backend))
+        return await asyncio.shield(self._copying)
+
+    async def _copy_newest(self, backend: Backend) -> _Copy:
+        if not self._copies or self._copies[-1].version != backend.version:
+            await self._until(lambda: len(self._being_sent) < _COPIES)
+            self._copies = self._being_sent  # the others make room first
+            self._copies.append(await asyncio.to_thread(_copy, backend))
+        return self._copies[-1]
 
     @contextmanager
     def _reading(self, copy: _Copy) -> Iterator[_Copy]:
