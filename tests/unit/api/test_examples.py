@@ -5,8 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from clotho.api.environment import Environment
+from clotho.api.environment import parse as environment_of
 from clotho.api.training_run import TrainingRun, parse
 from clotho.api.validation import problems
+from clotho.plan.run.entries import entry_problems
+from clotho.render.needs import needs_of, needs_problems
+from clotho.render.settings import RenderSettings
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -21,6 +26,17 @@ def runs_in(path: Path) -> list[TrainingRun]:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_runs_of_the_examples_are_valid(path: Path) -> None:
     assert [problem for run in runs_in(path) for problem in problems(run.metadata.name, run.spec)] == []
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.stem)
+def test_environments_of_the_examples_can_be_used(path: Path) -> None:
+    """Their entries exist, and what they reach is public."""
+    for run in runs_in(path):
+        assert list(entry_problems(run.spec, ())) == []
+    bodies = [body for body in yaml.safe_load_all(path.read_text()) if body["kind"] == "Environment"]
+    for environment in map(environment_of, bodies):
+        assert isinstance(environment, Environment)
+        assert list(needs_problems("", needs_of(environment.spec), RenderSettings())) == []
 
 
 @pytest.mark.parametrize(

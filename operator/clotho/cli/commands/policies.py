@@ -50,6 +50,6 @@ def _limits(policy: Policy) -> list[list[str]]:
         "active runs": limits.active_runs,
     }
     body = [[name, str(number)] for name, number in numbers.items() if number is not None]
-    for name, lists in (("images", limits.images), ("models", limits.models)):
-        body += [[name, " ".join(globs) or "(none)"] for globs in lists]
+    for name, lists in (("images", limits.images), ("models", limits.models), ("egress", limits.egress)):
+        body += [[name, " ".join(each) or "(none)"] for each in lists]
     return body

@@ -306,13 +306,14 @@ async def test_the_reason_of_an_environment_that_is_not_ready_is_listed(
 async def test_policies_are_explained_as_one(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     assert await policies.explain(options("policy", "explain"), api.workspace) == Exit.OK
     assert "nothing is locked" in capsys.readouterr().out
-    api.add("TrainingPolicy", "a", {"locked": {"training": {"steps": 2500}}, "limits": {"gpus": 8}})
+    api.add("TrainingPolicy", "a", {"locked": {"training": {"steps": 2500}}, "limits": {"gpus": 8, "egress": []}})
     api.add("TrainingPolicy", "b", {"locked": {"environmentConfig": {"use_wandb": True}}, "limits": {"gpus": 2}})
     await policies.explain(options("policy", "explain"), api.workspace)
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["training.steps", "2500"] in printed
     assert ["(environment)", "use_wandb", "true"] in printed
     assert ["GPUs", "per", "trainer", "2"] in printed
+    assert ["egress", "(none)"] in printed
 
 
 async def test_contradictory_policies_have_an_exit_code(api: FakeApi) -> None:
