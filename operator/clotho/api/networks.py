@@ -18,13 +18,16 @@ Cidr = Annotated[
         extra_json_schema={"format": "cidr"},
     ),
 ]
+_MAPPED: Final = ip_network(
+    "::ffff:0:0/96"
+)  # IPv4 addresses as IPv6 ones: refused here, and by the API server in policies
 PRIVATE: Final[tuple[Network, ...]] = tuple(
     map(
         ip_network,
         (
             *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
             *("192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4"),
-            *("::/127", "::ffff:0:0/96", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8"),
+            *("::/127", _MAPPED, "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8"),
         ),
     )
 )
@@ -52,7 +55,7 @@ def private_parts(network: Network, opened: Iterable[str]) -> list[str]:
     """What a rule for the whole network must leave out."""
     if is_within(str(network), opened):
         return []
-    return [str(each) for each in PRIVATE if is_inside(each, network)]
+    return [str(each) for each in PRIVATE if is_inside(each, network) and each != _MAPPED]
 
 
 def is_within(cidr: str, networks: Iterable[str]) -> bool:

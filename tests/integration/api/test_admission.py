@@ -10,7 +10,8 @@ from clotho.api.names import API_VERSION, INFERENCE_TEST_KIND, KIND
 from clotho.render import objects
 from clotho.render.config import run_config
 from clotho_dev.cluster.kubectl import Kubectl, KubectlError
-from unit.render.cases import CASES, render_all, run_of
+from unit.render.cases import CASES, SETTINGS, render_all, run_of
+from unit.render.catalogue_cases import render_test
 
 CRDS = Path(__file__).parents[3] / "crds"
 Body = dict[str, Any]
@@ -316,6 +317,16 @@ def test_rendered_objects_are_accepted_in_a_restricted_namespace(team: Kubectl, 
         manifest["metadata"] |= {"namespace": team.namespace}
         if manifest["kind"] == "Secret":
             manifest["stringData"] = manifest.pop("data")
+        team.run("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=yaml.safe_dump(manifest))
+
+
+def test_network_policies_with_every_kind_of_egress_are_accepted(team: Kubectl) -> None:
+    egress = [{"cidr": cidr} for cidr in ("0.0.0.0/0", "::/0", "192.0.0.0/8", "203.0.113.7/32", "2001:db8::/32")]
+    rendered = render_all(CASES["smallest"] | {"environments": [{"name": "letters", "egress": egress}]})
+    walls = [each for each in (*rendered, *render_test(SETTINGS)) if each["kind"] == "NetworkPolicy"]
+    assert len(walls) == 3
+    for manifest in walls:
+        manifest["metadata"] |= {"namespace": team.namespace}
         team.run("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=yaml.safe_dump(manifest))
 
 
