@@ -1,8 +1,10 @@
 """Does the policy learn alike with every engine, and with weights that change in flight or not? Same task, same seeds.
 
 The letters task on the tiny model. `in_turn`: generate a batch, train on it, and so on. `in_flight` and `drained`:
-both at the same time with two batches in flight, so that most sequences live through an update, or hold it up. The
-last line is JSON: mean reward of the first and last five steps for each setting and seed. The engine `fp8` is the fast
+both at the same time with two batches in flight, so that most sequences live through an update, or hold it up;
+`one_in_flight`: with one batch. A setting is `ENGINE:SCHEDULE` or `ENGINE:SCHEDULE:LOSS`; the loss `cispo` is truncated
+importance sampling, the default `dapo` clips instead. The last line is JSON: for each setting and seed the mean reward
+of the first and last five steps, and the step at which the mean of five steps reached 0.9. The engine `fp8` is the fast
 one over a base in 8 bits, on a GPU, where `--dtype bfloat16` makes the others comparable.
 """
 
@@ -13,12 +15,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "images" / part) for part in ("contract", "trainer")]
-LETTERS, GROUP, TOKENS = "abcdefgh", 16, 16
-_UPDATES: dict[str, Any] = {"in_turn": "in_flight"}  # nothing is in flight then
+sys.path[:0] = [str(ROOT / folder) for folder in ("images/contract", "images/trainer", "tests")]
+
+from rig import locked_versions  # noqa: E402
+
+LETTERS, GROUP, TOKENS, GOAL = "abcdefgh", 16, 16, 0.9
+BATCHES_IN_FLIGHT = {"in_turn": 0, "one_in_flight": 1, "in_flight": 2, "drained": 2}
 
 
 def main() -> None:
@@ -33,33 +39,39 @@ def main() -> None:
         sys.path.append(str(options.packages))
     results: dict[str, Any] = {}
     for setting in options.settings.split(","):
-        runs = [asyncio.run(_learn(*setting.split(":"), seed, options)) for seed in range(options.seeds)]
+        runs = [asyncio.run(_learn(setting, seed, options)) for seed in range(options.seeds)]
         results[setting] = {
-            "first5": [round(sum(rewards[:5]) / 5, 3) for rewards, _ in runs],
-            "last5": [round(sum(rewards[-5:]) / 5, 3) for rewards, _ in runs],
-            "mean": round(sum(sum(rewards) / len(rewards) for rewards, _ in runs) / len(runs), 3),
+            "first5": [round(mean(rewards[:5]), 3) for rewards, _ in runs],
+            "last5": [round(mean(rewards[-5:]), 3) for rewards, _ in runs],
+            "mean": round(mean(mean(rewards) for rewards, _ in runs), 3),
             "seconds": round(sum(seconds for _, seconds in runs), 1),
+            "steps_to_goal": [_steps_to_goal(rewards) for rewards, _ in runs],
         }
         print(json.dumps({setting: results[setting]}), file=sys.stderr, flush=True)
-    print(json.dumps({"bench": "learning", "steps": options.steps, **results}))
+    versions = locked_versions.running()
+    print(json.dumps({"bench": "learning", "steps": options.steps, "versions": versions, **results}))
 
 
-async def _learn(engine: str, updates: str, seed: int, options: argparse.Namespace) -> tuple[list[float], float]:
+def _steps_to_goal(rewards: list[float]) -> int | None:
+    return next((n for n in range(5, len(rewards) + 1) if mean(rewards[n - 5 : n]) >= GOAL), None)
+
+
+async def _learn(setting: str, seed: int, options: argparse.Namespace) -> tuple[list[float], float]:
     from clotho_trainer.model import tiny
     from clotho_trainer.training.batch import prepare
     from clotho_trainer.training.local import backend as local_backend
 
+    _, schedule, *_ = setting.split(":")
     with tempfile.TemporaryDirectory() as name:
         tiny.write(Path(name) / "model", seed)
-        backend = local_backend.load_backend(_config(Path(name) / "model", engine, updates, seed, options), Path(name))
+        backend = local_backend.load_backend(_config(Path(name) / "model", setting, seed, options), Path(name))
         await backend.engine.start()
         queue: asyncio.Queue[Any] = asyncio.Queue(len(LETTERS))
-        in_turn = updates == "in_turn"
-        letters = "" if in_turn else LETTERS * 2
+        letters = LETTERS * BATCHES_IN_FLIGHT[schedule]
         producers = [asyncio.create_task(_produce(backend, letter, queue)) for letter in letters]
         rewards, began = [], time.monotonic()
         for _ in range(options.steps):
-            if in_turn:
+            if not producers:
                 groups = await asyncio.gather(*(_group(backend, letter) for letter in LETTERS))
             else:
                 groups = [await queue.get() for _ in LETTERS]
@@ -91,10 +103,11 @@ async def _group(backend: Any, letter: str) -> Any:
     )
 
 
-def _config(model: Path, engine: str, updates: str, seed: int, options: argparse.Namespace) -> Any:
+def _config(model: Path, setting: str, seed: int, options: argparse.Namespace) -> Any:
     from clotho_contract.config import RunConfig, RunIdentity
-    from clotho_contract.settings import Inference, Lora, Model, Training
+    from clotho_contract.settings import Inference, Lora, Loss, Model, Training
 
+    engine, schedule, *loss = setting.split(":")
     return RunConfig(
         run=RunIdentity(name="learning", namespace="bench", id="learning"),
         model=Model(name=str(model), dtype=options.dtype, quantization="fp8" if engine == "fp8" else "none"),
@@ -104,11 +117,12 @@ def _config(model: Path, engine: str, updates: str, seed: int, options: argparse
             max_tokens=64,
             learning_rate=1e-2,
             lora=Lora(rank=8, alpha=16.0),
+            loss=Loss(type=loss[0]) if loss else Loss(),  # type: ignore[arg-type]
             seed=seed,
         ),
         inference=Inference(
             engine="fast" if engine == "fp8" else engine,
-            weight_updates=_UPDATES.get(updates, updates),
+            weight_updates="drained" if schedule == "drained" else "in_flight",
             max_batch_size=2 * len(LETTERS) * GROUP,
         ),  # type: ignore[arg-type]
     )
