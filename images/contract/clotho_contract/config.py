@@ -10,7 +10,7 @@ from msgspec import Meta, field
 
 from clotho_contract.inline import Inline
 from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE
-from clotho_contract.settings import Export, Inference, Model, PositiveInt, Settings, Training, Wandb
+from clotho_contract.settings import Export, Inference, Model, PositiveInt, Settings, Sharding, Training, Wandb
 from clotho_contract.trajectory import group_size_of
 
 
@@ -30,6 +30,7 @@ class Endpoints(Settings, frozen=True, omit_defaults=True):
     api_server: str = ""  # a run without environments has none
     inference: str = ""  # of rank 0
     inference_ranks: tuple[str, ...] = ()  # of all ranks, by rank; empty where there is only one
+    serving_ranks: int | None = None  # the first so many serve the policy; absent: all of them
     inference_replicas: tuple[str, ...] = ()  # of the inference replicas; changes while the run goes on
     policy: str = ""  # where inference replicas get the policy: the policy port of rank 0
 
@@ -40,7 +41,7 @@ class Endpoints(Settings, frozen=True, omit_defaults=True):
     @property
     def policy_urls(self) -> tuple[str, ...]:
         """Every server of the policy."""
-        return (*self.rank_urls, *self.inference_replicas)
+        return (*self.rank_urls[: self.serving_ranks], *self.inference_replicas)
 
 
 class EnvironmentConfig(Settings, frozen=True):
@@ -79,6 +80,7 @@ class RunConfig(Settings, frozen=True):
     api_server: ApiServerConfig = field(default_factory=ApiServerConfig)
     wandb: Wandb | None = None
     stall_after_seconds: PositiveInt = 1800
+    sharding: Sharding = "none"
     continues_other_runs: bool = False  # without checkpoints of its own, the run starts from another run's
 
     def environment(self, name: str) -> EnvironmentConfig:

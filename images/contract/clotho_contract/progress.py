@@ -10,6 +10,7 @@ from clotho_contract import untrusted
 State = Literal["loading", "waiting", "compiling", "training", "saving", "finished"]
 LARGEST_FIGURE: Final = 1e15
 LONGEST_TEXT: Final = 4096
+MOST_MISSING: Final = 64  # ranks that are reported at once
 Count = Annotated[int, Meta(ge=0, le=2**53)]  # what JSON and Prometheus can count exactly
 
 
@@ -43,6 +44,7 @@ class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     last_step_time: str | None = None  # RFC 3339
     registered: bool = False
     serving: bool = False
+    missing_ranks: Annotated[tuple[Count, ...], Meta(max_length=MOST_MISSING)] = ()  # that rank 0 waits for in vain
     checkpoint: CheckpointInfo | None = None
     history: tuple[HistorySample, ...] = ()
     wandb_url: str | None = None

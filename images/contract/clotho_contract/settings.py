@@ -8,6 +8,7 @@ from msgspec.structs import force_setattr
 from clotho_contract.model_names import normalise_model_name
 
 PositiveInt = Annotated[int, Meta(ge=1)]
+Sharding = Literal["none", "fsdp"]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 

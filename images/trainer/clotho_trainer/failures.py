@@ -26,7 +26,7 @@ def model_too_large(model: str, error: BaseException) -> TrainerError:
     return TrainerError(
         "ModelTooLarge",
         f"{model} does not fit into memory: {_first_line(error)}; use a GPU (or a memory limit) with more memory, "
-        "a smaller model, model.quantization nf4, or lower inference.maxBatchSize",
+        "a smaller model, model.quantization nf4, trainer.sharding fsdp, or lower inference.maxBatchSize",
     )
 
 

@@ -49,6 +49,17 @@ async def test_a_rank_that_never_joins_is_named() -> None:
     assert found.value.reason == "DependencyUnavailable"
 
 
+async def test_ranks_that_have_not_joined_after_a_while_are_reported_until_they_do() -> None:
+    reports: asyncio.Queue[tuple[int, ...]] = asyncio.Queue()
+    leader, port = Leader(NAMES, "v1", asyncio.Event(), reports.put_nowait, late_seconds=0.1), free_port()
+    async with asyncio.timeout(30), leader.listening("127.0.0.1", port):
+        assert await reports.get() == (1, 2)
+        await joined(port, 2)
+        assert await reports.get() == (1,)
+        await joined(port, 1)
+        assert await reports.get() == ()
+
+
 async def test_rank_0_that_never_answers_is_named() -> None:
     with pytest.raises(TrainerError, match=r"rank 0 \(trainer\) does not answer at 127.0.0.1:\d+ within 1 s"):
         await join(Hello(1, 3, "v1"), NAMES[0], "127.0.0.1", free_port(), limit_seconds=1)

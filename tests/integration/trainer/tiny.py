@@ -32,8 +32,8 @@ def config(model: Path, *, loss: Loss | None = None, rank: int = 8, **training: 
     )
 
 
-def backend(config: RunConfig, work: Path) -> LocalBackend:
-    return local_backend.load_backend(config, work)
+def backend(config: RunConfig, work: Path, rank: int = 0) -> LocalBackend:
+    return local_backend.load_backend(config, work, rank)
 
 
 def groups(seed: int, *, count: int = 2, size: int = 4, logprobs: bool = True) -> list[ScoredGroup]:

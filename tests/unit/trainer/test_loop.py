@@ -50,6 +50,8 @@ class Backend:
         self.version += 1
         return {"loss": 0.1, "learning_rate": learning_rate}
 
+    def gather(self) -> None: ...
+
     def save(self, folder: Path) -> None:
         (folder / "weights").write_text(str(self.version))
 

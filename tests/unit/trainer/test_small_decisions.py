@@ -153,6 +153,30 @@ def test_wrong_options_of_vllm_are_refused(vllm: Vllm, sentence: str) -> None:
     preflight.checked(structs.replace(config(), inference=Inference(vllm=vllm)))
 
 
+@pytest.mark.parametrize(
+    ("changes", "ranks", "sentence"),
+    [
+        ({}, 1, "sharding fsdp spreads the model over ranks, and this trainer has one"),
+        (
+            {"model": Model(name="some/model", quantization="nf4")},
+            2,
+            "sharding fsdp cannot spread weights of model.quantization nf4: use none",
+        ),
+    ],
+)
+def test_sharding_that_cannot_work_is_refused(changes: dict[str, Any], ranks: int, sentence: str) -> None:
+    with pytest.raises(TrainerError) as caught:
+        preflight.checked(structs.replace(config(), sharding="fsdp", **changes), ranks=ranks)
+    assert caught.value.message == sentence
+
+
+def test_a_vllm_server_serves_a_sharded_policy() -> None:
+    server = Inference(engine="vllm", vllm=Vllm(mode="server", url="http://v", adapter_path="/a"))
+    preflight.checked(structs.replace(config(), sharding="fsdp", inference=server), ranks=2)
+    with pytest.raises(TrainerError, match=r"^inference.engine vllm serves one rank, and the trainer has 2"):
+        preflight.checked(structs.replace(config(), inference=server), ranks=2)
+
+
 class OutOfMemoryError(RuntimeError):
     """Named as torch names it."""
 

@@ -9,6 +9,7 @@ import torch
 from clotho_contract.config import RunConfig
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import Engine
+from clotho_trainer.inference.elsewhere import ElsewhereEngine
 from clotho_trainer.inference.paged import memory
 from clotho_trainer.inference.paged.engine import BLOCK_SIZE, FastEngine
 from clotho_trainer.inference.paged.weights import PolicyWeights
@@ -23,9 +24,14 @@ log = logging.getLogger(__name__)
 _CPU_MEMORY = 4 * 2**30  # of which the cache takes its share where there is no GPU
 
 
-def choose_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[int], work: Path) -> Engine:
+def choose_engine(
+    config: RunConfig, live: LiveWeights, end_tokens: frozenset[int], work: Path, rank: int = 0
+) -> Engine:
     context = context_length(live.model)
-    if config.inference.engine == "vllm":
+    uses_vllm = config.inference.engine == "vllm"
+    if config.sharding != "none" and not (uses_vllm and config.inference.vllm.mode == "server" and rank == 0):
+        return ElsewhereEngine()
+    if uses_vllm:
         if config.training.lora.rank == 0:
             raise TrainerError(
                 "InvalidConfig", "inference.engine vllm serves adapters only: set training.lora.rank, or use auto"

@@ -202,7 +202,7 @@ class VllmEngine:
     def _write_adapter(self, name: str) -> Path:
         staging, final = self._folder / f".{name}", self._folder / name
         with self._live.training():
-            self._live.model.save_pretrained(staging)
+            self._live.save_pretrained(staging)
         staging.rename(final)
         return final
 

@@ -1,8 +1,9 @@
 """The one set of weights: training changes them, decoding reads them, and never both at once."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -21,6 +22,7 @@ class LiveWeights:
         self.modules_decode = True  # False: decoding leaves the model's modules alone
         self.version = version  # optimiser steps in the weights; changes only inside `training()`
         self.lineage = 0  # another number once versions were counted anew, from an older checkpoint
+        self.whole: Mapping[str, torch.Tensor] | None = None  # what is trained, where the model has only parts of it
         self._turn = threading.Condition()
         self._holder: Mode | None = None
         self._training_waits = 0
@@ -44,6 +46,13 @@ class LiveWeights:
     @property
     def training_is_waiting(self) -> bool:
         return self._training_waits > 0
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Inside `training()`. What is written is the same, sharded or not."""
+        if self.whole is None:
+            self.model.save_pretrained(folder, safe_serialization=True)
+        else:
+            self.model.save_pretrained(folder, safe_serialization=True, state_dict=dict(self.whole))
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -2,10 +2,10 @@
 
 import logging
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from clotho_contract.settings import Lora, Model
 from clotho_trainer.failures import TrainerError, is_out_of_memory
@@ -17,8 +17,11 @@ log = logging.getLogger(__name__)
 _FP8_CAPABILITY = (8, 9)  # the first with such tensor cores
 
 
-def load_model(model: Model, tokenizer: Any) -> Any:
-    """On the GPU when there is one."""
+Where = Literal["device", "host", "nowhere"]
+
+
+def load_model(model: Model, tokenizer: Any, where: Where = "device") -> Any:
+    """On the GPU when there is one; in the host's memory; or the shapes alone, without weights."""
     if model.quantization != "none":
         require_quantization(model.quantization)
     arguments: dict[str, Any] = {
@@ -33,10 +36,12 @@ def load_model(model: Model, tokenizer: Any) -> Any:
             bnb_4bit_use_double_quant=True,
             bnb_4bit_compute_dtype=compute,
         )
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and where == "device":
         arguments["device_map"] = {"": 0}
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(model.name, **arguments)
+        loaded: Any = (
+            _shapes(model) if where == "nowhere" else AutoModelForCausalLM.from_pretrained(model.name, **arguments)
+        )
     except Exception as error:  # readers of damaged files raise anything
         if is_out_of_memory(error):
             raise
@@ -46,6 +51,21 @@ def load_model(model: Model, tokenizer: Any) -> Any:
     torch.set_num_threads(thread_count(parameters, available_processors()))
     log.info("loaded %s: %.1f million parameters, %s on %s", model.name, parameters / 1e6, loaded.dtype, loaded.device)
     return loaded
+
+
+def load_shapes(model: Model) -> Any:
+    """The model's modules without their weights."""
+    try:
+        return _shapes(model)
+    except Exception as error:  # readers of damaged files raise anything
+        raise unreadable(model, "model", error) from error
+
+
+def _shapes(model: Model) -> Any:
+    config = AutoConfig.from_pretrained(model.name, revision=model.revision)
+    dtype = config.dtype if model.dtype == "auto" else getattr(torch, model.dtype)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
 
 
 def require_quantization(kind: str) -> None:

@@ -2,13 +2,9 @@
 
 from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-
 from clotho_contract.settings import Lora, Model
 from clotho_trainer.model.architecture import compute_in_fp8
-from clotho_trainer.model.load import adapter_config, load_model, sharpen_adapters
-from clotho_trainer.model.tokenizer import unreadable
+from clotho_trainer.model.load import adapter_config, load_model, load_shapes, sharpen_adapters
 from clotho_trainer.model.trained import trained_names
 
 
@@ -22,13 +18,7 @@ def load_policy(model: Model, lora: Lora, tokenizer: Any) -> tuple[Any, frozense
 
 def load_adapters(model: Model, lora: Lora) -> tuple[Any, frozenset[str]]:
     """The same without the weights of the base, for an engine that loads its own."""
-    try:
-        config = AutoConfig.from_pretrained(model.name, revision=model.revision)
-    except Exception as error:  # readers of damaged files raise anything
-        raise unreadable(model, "model", error) from error
-    with torch.device("meta"):
-        base: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
-    policy = _with_adapters(base, lora)
+    policy = _with_adapters(load_shapes(model), lora)
     for module in policy.modules():
         if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
             module.to_empty(device="cpu", recurse=False)

@@ -25,6 +25,8 @@ def trained_names(model: Any) -> frozenset[str]:
 
 def copy_trained(live: LiveWeights) -> TrainedParameters:
     with live.training():
+        if live.whole is not None:
+            return TrainedParameters(live.version, live.whole)
         tensors = {
             name: parameter.detach().to("cpu", copy=True).contiguous()
             for name, parameter in live.model.named_parameters()

@@ -21,11 +21,12 @@ from clotho_trainer.failures import TrainerError
 log = logging.getLogger(__name__)
 
 JOIN_SECONDS = 900.0  # images are pulled and claims bound at different speeds
+LATE_SECONDS = 45.0  # until ranks that have not joined are reported
 _GOODBYE_SECONDS = 2.0
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}  # a node that vanished
 
 Stage = Literal["joined", "loaded", "serving"]
-What = Literal["joined", "meet", "begin", "step"]
+What = Literal["joined", "meet", "begin", "step", "gather"]
 _TO_REACH: dict[Stage, str] = {"joined": "join", "loaded": "load the model", "serving": "serve"}
 
 
@@ -61,12 +62,23 @@ _DECODER: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class Leader:
-    """Rank 0's side. `ended` is how this process must end because another rank did."""
+    """Rank 0's side. `ended` is how this process must end because another rank did. `on_late` gets the ranks that have
+    not joined after `late_seconds`, and again whenever one of them joins."""
 
-    def __init__(self, names: Sequence[str], software: str, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        software: str,
+        stop: asyncio.Event,
+        on_late: Callable[[tuple[int, ...]], None] = lambda _: None,
+        late_seconds: float = LATE_SECONDS,
+    ) -> None:
         self._names = names
         self._software = software
         self._stop = stop
+        self._on_late = on_late
+        self._late_seconds = late_seconds
+        self._is_late = False
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._reached: dict[Stage, set[int]] = {"joined": set(), "loaded": set(), "serving": set()}
         self._news = asyncio.Condition()
@@ -82,17 +94,18 @@ class Leader:
                 "DependencyUnavailable",
                 f"the ranks cannot meet on port {port} of rank 0: {error.strerror}; another process may have it",
             ) from error
+        timer = asyncio.get_running_loop().call_later(self._late_seconds, self._become_late)
         try:
             yield
         finally:
+            timer.cancel()
             server.close()
 
     async def all_reached(
         self, stage: Stage, on_wait: Callable[[str], None], limit_seconds: float | None = None
     ) -> None:
         def missing() -> str:
-            absent = [name for rank, name in enumerate(self._names) if rank and rank not in self._reached[stage]]
-            return ", ".join(absent)
+            return ", ".join(self._names[rank] for rank in self._missing(stage))
 
         try:
             async with asyncio.timeout(limit_seconds), self._news:
@@ -165,6 +178,15 @@ class Leader:
         async with self._news:
             self._reached[stage].add(rank)
             self._news.notify_all()
+        if self._is_late and stage == "joined":
+            self._on_late(self._missing("joined"))
+
+    def _missing(self, stage: Stage) -> tuple[int, ...]:
+        return tuple(rank for rank in range(1, len(self._names)) if rank not in self._reached[stage])
+
+    def _become_late(self) -> None:
+        self._is_late = True
+        self._on_late(self._missing("joined"))
 
     def _end(self, message: str) -> None:
         if not self._is_closing and not self.ended.done():

@@ -25,6 +25,8 @@ def checked(config: RunConfig, given: Given | None = None, ranks: int = 1) -> Ru
     """The config as it is trained; raises what is wrong with it, notes what is adjusted."""
     if ranks > 1:
         _check_ranks(config, ranks)
+    if config.sharding != "none":
+        _check_sharding(config, ranks)
     if config.inline is not None:
         _check_inline(config, config.inline, given or Given())
         config = _fit_batch(config, config.inline)
@@ -94,9 +96,20 @@ def _check_ranks(config: RunConfig, ranks: int) -> None:
         raise TrainerError(
             "InvalidConfig", f"training.backend tinker trains elsewhere and needs no {ranks} ranks; {one}"
         )
-    if config.inference.engine == "vllm":
+    if config.inference.engine == "vllm" and config.sharding == "none":
         raise TrainerError(
             "InvalidConfig", f"inference.engine vllm serves one rank, and the trainer has {ranks}; use auto, or {one}"
+        )
+
+
+def _check_sharding(config: RunConfig, ranks: int) -> None:
+    """As the operator refuses them; but a config may be written by hand."""
+    if ranks == 1:
+        raise TrainerError("InvalidConfig", "sharding fsdp spreads the model over ranks, and this trainer has one")
+    if config.model.quantization != "none":
+        raise TrainerError(
+            "InvalidConfig",
+            f"sharding fsdp cannot spread weights of model.quantization {config.model.quantization}: use none",
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from msgspec import structs
 
 from clotho_contract.config import RunConfig
+from clotho_contract.progress import MOST_MISSING
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError, classify
 from clotho_trainer.process import channel
@@ -24,7 +25,7 @@ from clotho_trainer.training.backend import Backend
 
 if TYPE_CHECKING:
     from clotho_trainer.training.local.backend import LocalBackend
-    from clotho_trainer.training.local.team import Team
+    from clotho_trainer.training.local.team import Task, Team
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,8 @@ class Followers(Companions):
         loop, store = asyncio.get_running_loop(), team.open_store()
         self._leader.order("meet", store.port)
 
-        def announce() -> None:
-            loop.call_soon_threadsafe(self._leader.order, "step")
+        def announce(task: "Task") -> None:
+            loop.call_soon_threadsafe(self._leader.order, task)
 
         def connect() -> "Team":
             seconds = self._config.stall_after_seconds
@@ -85,7 +86,11 @@ async def leading(
     if place.size == 1:
         yield Companions()
         return
-    leader = Leader(names(config.endpoints.rank_urls, place.size), software(), stop)
+
+    def report(missing: tuple[int, ...]) -> None:
+        board.update(missing_ranks=missing[:MOST_MISSING])
+
+    leader = Leader(names(config.endpoints.rank_urls, place.size), software(), stop, report)
     async with leader.listening(host, place.port), _ending_together(leader, board):
         try:
             yield Followers(leader, place, config, board)
@@ -145,8 +150,11 @@ class _Following:
         board.update(registered=True, serving=True)
         while True:
             board.enter("waiting")
-            await orders.get()
-            await self._step(backend)
+            order = await orders.get()
+            if order.what == "gather":
+                await self._in_thread(backend.follow_gather)
+            else:
+                await self._step(backend)
 
     def _load(self, data: Path) -> "LocalBackend":
         """Another seed: ranks that sample the same noise for the same prompt would repeat each other."""
@@ -155,7 +163,7 @@ class _Following:
         training = self._config.training
         own = structs.replace(self._config, training=structs.replace(training, seed=training.seed + self._place.rank))
         with loaded_within_memory(self._config.model.name):
-            return local(make_backend(own, data, self._place.local_rank))
+            return local(make_backend(own, data, self._place))
 
     def _connect(self, port: int) -> "Team":
         from clotho_trainer.training.local import team

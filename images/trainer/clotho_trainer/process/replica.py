@@ -68,6 +68,7 @@ def replica_config(config: RunConfig, index: str) -> RunConfig:
     vllm = structs.replace(config.inference.vllm, memory_share=_VLLM_MEMORY_SHARE)
     return structs.replace(
         config,
+        sharding="none",  # that is how the trainer has the model
         training=structs.replace(config.training, seed=seed),
         inference=structs.replace(config.inference, vllm=vllm),
     )

@@ -17,6 +17,7 @@ from clotho_contract.progress import HistorySample
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import is_out_of_memory, model_too_large
 from clotho_trainer.hardware import gpus
+from clotho_trainer.process.place import ALONE, Place
 from clotho_trainer.reporting import tracking
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.reporting.progress_bar import follow
@@ -127,16 +128,16 @@ def loaded_within_memory(model: str) -> Iterator[None]:
         raise model_too_large(model, error) from error
 
 
-def make_backend(config: RunConfig, data: Path, local_rank: int = 0) -> Backend:
+def make_backend(config: RunConfig, data: Path, place: Place = ALONE) -> Backend:
     if config.training.backend == "tinker":
         from clotho_trainer.training.tinker import TinkerBackend
 
         return TinkerBackend(config, data)
-    gpus.train_on(local_rank)
+    gpus.train_on(place.local_rank)
     quiet_libraries()
     from clotho_trainer.training.local import backend as local_backend
 
-    return local_backend.load_backend(config, data)
+    return local_backend.load_backend(config, data, place.rank)
 
 
 def quiet_libraries() -> None:

@@ -40,6 +40,9 @@ class Backend(Protocol):
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; the figures it yields."""
 
+    def gather(self) -> None:
+        """Before `save`: what it needs of other ranks, which may end while a file is written."""
+
     def save(self, folder: Path) -> None: ...
 
     def restore(self, folder: Path, step: int) -> None: ...

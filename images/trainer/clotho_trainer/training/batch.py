@@ -149,6 +149,13 @@ def micro_batches(rows: Iterable[Row], *, rows_each: int, tokens_each: int, is_p
     return batches
 
 
+def blank(row: Row) -> Row:
+    """A row of the same prompt that adds nothing to any loss."""
+    nothing = np.zeros(1, np.float32)
+    flags = np.ones(1, np.bool_)
+    return Row(row.prompt, row.completion[:1], flags, ~flags, nothing, nothing + np.float32(np.nan))
+
+
 def packed_tokens(rows: Sequence[Row]) -> int:
     prompts = {row.prompt.tobytes(): len(row.prompt) for row in rows}
     return sum(prompts.values()) + sum(len(row.completion) for row in rows)

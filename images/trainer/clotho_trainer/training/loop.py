@@ -147,6 +147,7 @@ class TrainingLoop:
         step = self._backend.version
         if step == self._saved:
             return
+        await self._in_thread(self._backend.gather)
         self._board.enter("saving")
         try:
             checkpoint = await self._in_thread(lambda: self._checkpoints.write(step, self._fill))

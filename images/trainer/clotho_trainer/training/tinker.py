@@ -101,6 +101,8 @@ class TinkerBackend:
         losses = [float(value) for name, value in metrics.items() if name.startswith(("loss", "total_loss"))]
         return figures | ({"loss": losses[0]} if losses else {}) | {"learning_rate": learning_rate}
 
+    def gather(self) -> None: ...
+
     def save(self, folder: Path) -> None:
         name = f"{self._run}-step-{self.version}"
         path = _asked(self._sdk, lambda: self._client.save_state(name, overwrite=True).result().path)

@@ -1,5 +1,6 @@
 """Training on this pod: TRL's objective, one optimiser, and an engine that decodes from the same weights."""
 
+import hashlib
 import logging
 import math
 import random
@@ -21,11 +22,17 @@ from clotho_trainer.model.architecture import compute_in_fp8
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.tokenizer import load_tokenizer
 from clotho_trainer.model.trained import TrainedParameters, copy_trained
-from clotho_trainer.training.batch import Batch, Row, Rules, micro_batches, trained_tokens
-from clotho_trainer.training.local import grpo, passes
-from clotho_trainer.training.local.team import Alone, Report
+from clotho_trainer.training.batch import Batch, Row, Rules, blank, micro_batches, trained_tokens
+from clotho_trainer.training.local import grpo, optimizer_state, passes, sharding
+from clotho_trainer.training.local.optimizer_state import Moment
+from clotho_trainer.training.local.team import Alone, Report, contact
 
 log = logging.getLogger(__name__)
+
+_OTHER_MODEL = (
+    "this rank has loaded a model of other shapes or another precision than rank 0: all trainer pods need the same "
+    "files, and model.dtype should not be auto"
+)
 
 
 def _gpu_memory() -> dict[str, float | None]:
@@ -37,42 +44,41 @@ def _gpu_memory() -> dict[str, float | None]:
     return {"gpu/memory_peak_bytes": float(peak)}
 
 
-class _Moment(Struct, frozen=True):
-    """One tensor of the optimiser's state."""
-
-    parameter: int
-    name: str
-    dtype: str
-    shape: list[int]
-    device: str
-
-
 class _Standing(Struct, frozen=True):
     """Where rank 0 is, but for the tensors themselves."""
 
     version: int
+    model: str  # of which names, shapes and precision
     scaler: dict[str, float]
-    moments: list[_Moment]
+    moments: list[Moment]
 
 
-def load_backend(config: RunConfig, work: Path) -> "LocalBackend":
+def load_backend(config: RunConfig, work: Path, rank: int = 0) -> "LocalBackend":
+    """Of a model that will be sharded, only rank 0 reads the weights, and into the host's memory."""
     tokenizer = load_tokenizer(config.model)
-    return LocalBackend(config, load.load_model(config.model, tokenizer), tokenizer, work)
+    where: load.Where = "device" if config.sharding == "none" else "nowhere" if rank else "host"
+    return LocalBackend(config, load.load_model(config.model, tokenizer, where), tokenizer, work, rank)
 
 
 class LocalBackend:
-    def __init__(self, config: RunConfig, model: Any, tokenizer: Any, work: Path) -> None:
+    def __init__(self, config: RunConfig, model: Any, tokenizer: Any, work: Path, rank: int = 0) -> None:
         training = config.training
+        self._is_sharded = config.sharding != "none"
+        if self._is_sharded and model.dtype == torch.float16:
+            raise TrainerError("InvalidConfig", "trainer.sharding fsdp cannot train in float16: use bfloat16")
         adapter = load.adapter_config(training.lora)
         if adapter is None and model.dtype != torch.float32:
             log.warning("full weights in %s lose small updates; model.dtype float32 keeps them", model.dtype)
         self._end_tokens = load.end_tokens(model, tokenizer)
-        self._trainer = grpo.make_trainer(model, tokenizer, adapter, training, config.inference.temperature)
+        self._trainer = grpo.make_trainer(
+            model, tokenizer, adapter, training, config.inference.temperature, is_sharded=self._is_sharded
+        )
         if adapter is not None:
             load.sharpen_adapters(self._trainer.model)
         if config.model.quantization == "fp8":
             compute_in_fp8(self._trainer.model)
         self._team = Alone()
+        self._gathered: dict[str, Any] | None = None  # the optimiser's state, for the next checkpoint
         self._training = training
         self._live = LiveWeights(self._trainer.model, tokenizer)
         self._optimizer: torch.optim.Optimizer = self._trainer.create_optimizer()
@@ -83,8 +89,10 @@ class LocalBackend:
         self._keeps_activations = not training.gradient_checkpointing
         self._compiles = False
         passes.keep_compiled(work / "compiled")
-        self._engine = choose_engine(config, self._live, self._end_tokens, work)
-        if self._live.device.type == "cuda":
+        self._engine = choose_engine(config, self._live, self._end_tokens, work, rank)
+        if self._is_sharded and training.gradient_checkpointing is None:
+            self._recompute(True)  # one is short of memory, or would not shard
+        elif self._live.device.type == "cuda" and not self._is_sharded:
             self._plan_passes()
             is_compilable = config.model.quantization != "nf4" and not training.lora.dropout
             if not self._live.modules_decode and is_compilable:
@@ -143,28 +151,53 @@ class LocalBackend:
     def join(self, team: Alone) -> None:
         """Steps are taken together from now on, and from where rank 0 is: after this all ranks are equal."""
         self._team = team
-        optimizer = self._optimizer
-        parameters = [each for group in optimizer.param_groups for each in group["params"]]
         with self._live.training():
-            mine = _Standing(self.version, self._scaler.state_dict(), _moments(optimizer, parameters))
+            before = self._optimizer
+            model, moments = _fingerprint(self._live.model), optimizer_state.moments(before)
+            mine = _Standing(self.version, model, self._scaler.state_dict(), moments)
             rank_0 = msgspec.json.decode(team.broadcast_bytes(msgspec.json.encode(mine)), type=_Standing)
-            if team.rank:
-                _make_room(optimizer, parameters, rank_0.moments)
-            team.broadcast(each.data for each in self._live.model.parameters() if each.requires_grad)
-            team.broadcast(optimizer.state[parameters[each.parameter]][each.name] for each in rank_0.moments)
+            if rank_0.model != mine.model:
+                raise TrainerError("InvalidConfig", _OTHER_MODEL)
+            if self._is_sharded:
+                self._shard()
+            else:
+                team.broadcast(each.data for each in self._live.model.parameters() if each.requires_grad)
+            optimizer_state.receive(team, rank_0.moments, before, self._optimizer)
             if self._scaler.is_enabled():
                 self._scaler.load_state_dict(rank_0.scaler)
             self._live.version = rank_0.version
+            self._gather_trained()
+
+    def _shard(self) -> None:
+        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        for model in filter(None, (self._trainer.model, self._trainer.ref_model)):
+            sharding.shard(model, self._team, device)
+        self._trainer.packed_logprobs = sharding.packed_logprobs
+        self._trainer.optimizer = None
+        self._optimizer = self._trainer.create_optimizer()
+
+    def _gather_trained(self) -> None:
+        """Rank 0 has what the others lack: a copy of all that is trained, to save it and for inference."""
+        if self._is_sharded:
+            trained = {name: each for name, each in self._live.model.named_parameters() if each.requires_grad}
+            self._live.whole = sharding.gather(trained, keeps=self._team.rank == 0)
+
+    def follow_gather(self) -> None:
+        """What rank 0 gathers, the others have to send."""
+        with self._live.training():
+            sharding.gather_state(self._optimizer, keeps=False)
 
     def _step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        report = self._team.merged(self._accumulate_within_memory(batch, self._team.share(batch.rows)))
+        with contact(computes=True):
+            report = self._accumulate_within_memory(batch)
+        report = self._team.merged(report)
         trainable = [p for p in self._live.model.parameters() if p.requires_grad]
         self._team.sum_gradients(trainable)
         self._scaler.unscale_(self._optimizer)
         loss = math.nan if report.loss is None else report.loss
-        norm = float(torch.nn.utils.clip_grad_norm_(trainable, self._training.max_grad_norm))
+        norm = self._clip(trainable)
         if not math.isfinite(loss) or (not math.isfinite(norm) and not self._scaler.is_enabled()):
             self._optimizer.zero_grad(set_to_none=True)
             raise TrainerError(
@@ -176,20 +209,28 @@ class LocalBackend:
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
         self._live.version += 1
+        self._gather_trained()
         self._compiles = False
         figures = report.means | report.sums | report.peaks
         known = {name: math.nan if value is None else value for name, value in figures.items()}
         return known | {"loss": loss, "gradient_norm": norm, "learning_rate": learning_rate}
 
+    def gather(self) -> None:
+        if self._is_sharded:
+            with self._live.training():
+                self._team.announce("gather")
+                self._gathered = sharding.gather_state(self._optimizer, keeps=True)
+
     def save(self, folder: Path) -> None:
         self.save_model(folder)
         with self._live.training():
-            torch.save(self._optimizer.state_dict(), folder / "optimizer.pt")
+            torch.save(self._gathered or self._optimizer.state_dict(), folder / "optimizer.pt")
+            self._gathered = None
             torch.save({"scaler": self._scaler.state_dict(), "random": _random_state()}, folder / "state.pt")
 
     def save_model(self, folder: Path) -> None:
         with self._live.training():
-            self._live.model.save_pretrained(folder, safe_serialization=True)
+            self._live.save_pretrained(folder)
             self._live.tokenizer.save_pretrained(folder)
 
     def restore(self, folder: Path, step: int) -> None:
@@ -256,14 +297,27 @@ class LocalBackend:
         self._keeps_activations = not is_on
         self._trainer.recompute_activations(is_on)
 
-    def _accumulate_within_memory(self, batch: Batch, rows: Sequence[Row]) -> Report:
-        """No rank waits for another meanwhile, so each may repeat its share on its own."""
+    def _clip(self, trainable: Sequence[torch.nn.Parameter]) -> float:
+        """The norm over all ranks, before clipping."""
+        gradients = [each.grad for each in trainable if each.grad is not None]
+        norm = sharding.whole(torch.nn.utils.get_total_norm(gradients))
+        torch.nn.utils.clip_grads_with_norm_(trainable, self._training.max_grad_norm, norm)
+        return float(norm)
+
+    def _accumulate_within_memory(self, batch: Batch) -> Report:
+        """No rank waits for another meanwhile, so each may repeat its share on its own; unless layers are gathered."""
+        shares = self._team.shares(batch.rows)
+        rows = shares[self._team.rank]
         while True:
             try:
-                loss = self._accumulate(batch, rows)
+                loss = self._accumulate(batch, self._parts(rows))
                 figures = self._trainer.take_figures()
+                if self._is_sharded:
+                    self._keep_up(batch, len(self._parts(rows)), max(len(self._parts(share)) for share in shares))
                 return Report(loss, trained_tokens(rows), dict(figures.means), dict(figures.sums), _gpu_memory())
-            except torch.OutOfMemoryError:
+            except torch.OutOfMemoryError as error:
+                if self._is_sharded:
+                    raise _out_of_memory(error) from error
                 self._optimizer.zero_grad(set_to_none=True)
                 self._trainer.take_figures()
                 torch.cuda.empty_cache()
@@ -286,14 +340,22 @@ class LocalBackend:
         self._tokens_a_pass, before = max(self._tokens_a_pass // 2, longest), self._tokens_a_pass
         return before > longest
 
-    def _accumulate(self, batch: Batch, rows: Sequence[Row]) -> float:
-        """The part of the batch's loss that comes from these rows."""
-        parts = micro_batches(
+    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
+        return micro_batches(
             rows,
             rows_each=self._rows_a_pass,
             tokens_each=self._tokens_a_pass,
             is_packed=self._trainer.has_plain_head,
         )
+
+    def _keep_up(self, batch: Batch, passes: int, most: int) -> None:
+        """The ranks gather sharded layers together, so each takes as many passes as the one with the most."""
+        row = blank(min(batch.rows, key=lambda each: each.length))
+        self._accumulate(batch, [[row]] * (most - passes))
+        self._trainer.take_figures()
+
+    def _accumulate(self, batch: Batch, parts: Sequence[Sequence[Row]]) -> float:
+        """The part of the batch's loss that comes from these rows."""
         self._trainer.observed = batch.observed
         self._note_blindness(batch)
         trained = batch.trained_tokens
@@ -322,21 +384,18 @@ class LocalBackend:
         return self._trainer.loss(inputs)
 
 
-def _moments(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> list[_Moment]:
-    return [
-        _Moment(index, name, str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type)
-        for index, parameter in enumerate(parameters)
-        for name, value in optimizer.state.get(parameter, {}).items()
-    ]
+def _fingerprint(model: Any) -> str:
+    tensors = [(name, str(each.dtype), tuple(each.shape)) for name, each in model.named_parameters()]
+    return hashlib.sha256(repr(tensors).encode()).hexdigest()
 
 
-def _make_room(
-    optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor], moments: Sequence[_Moment]
-) -> None:
-    optimizer.state.clear()
-    for each in moments:
-        room = torch.zeros(each.shape, dtype=getattr(torch, each.dtype), device=each.device)
-        optimizer.state[parameters[each.parameter]][each.name] = room
+def _out_of_memory(error: torch.OutOfMemoryError) -> TrainerError:
+    """The other ranks wait in the middle of their pass for this one: they cannot be asked to repeat it."""
+    return TrainerError(
+        "OutOfMemory",
+        f"{str(error).splitlines()[0].rstrip('.')}. With trainer.sharding fsdp a step is not repeated in smaller "
+        "passes: lower training.microBatchSize or training.maxTokens, or add ranks",
+    )
 
 
 def _other_shape(folder: Path, difference: str) -> TrainerError:

@@ -2,8 +2,9 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from datasets import Dataset  # type: ignore[import-untyped]
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
-from trl.trainer.utils import pad
+from trl.trainer.utils import add_fused_lm_head, pad
 
 from clotho_contract.settings import Training, WorldModel
 from clotho_trainer.model.architecture import unsupported_reason
@@ -47,6 +48,7 @@ class GroupTrainer(GRPOTrainer):
     world_model: WorldModel = WorldModel()
     observed: Observed = Observed()
     has_plain_head: bool = False  # frozen and nothing but a matrix: its gradient has a closed form
+    packed_logprobs: Callable[..., tuple[torch.Tensor, torch.Tensor]] = staticmethod(completion_logprobs)
     _inputs: Inputs
     _logprobs: torch.Tensor
 
@@ -91,7 +93,7 @@ class GroupTrainer(GRPOTrainer):
         if self.has_plain_head:
             model, ids, mask, completion_tokens = args[:4]
             with self.accelerator.autocast():
-                return *completion_logprobs(model, ids, mask, completion_tokens, self.temperature), None
+                return *self.packed_logprobs(model, ids, mask, completion_tokens, self.temperature), None
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,11 +139,27 @@ class GroupTrainer(GRPOTrainer):
         return per_row.sum() / (max(self.observed.rows, 1) * longest)
 
 
+class _Unplaced(GRPOConfig):
+    """For a model that is larger than a GPU: it stays where it was loaded."""
+
+    @property
+    def place_model_on_device(self) -> bool:
+        return False
+
+
 def make_trainer(
-    model: Any, tokenizer: Any, adapter: Any | None, training: Training, temperature: float
+    model: Any,
+    tokenizer: Any,
+    adapter: Any | None,
+    training: Training,
+    temperature: float,
+    *,
+    is_sharded: bool = False,
 ) -> GroupTrainer:
     loss = training.loss
-    arguments = GRPOConfig(
+    # TRL would read the reference anew on every rank; where the model is sharded, so is a copy of it.
+    reference = deepcopy(model) if is_sharded and adapter is None and loss.beta else None
+    arguments = (_Unplaced if is_sharded else GRPOConfig)(
         output_dir=str(Path(os.environ.get("TMPDIR", "/tmp"))),  # noqa: S108 - nothing is written: our loop saves
         use_cpu=not torch.cuda.is_available(),
         bf16=model.dtype == torch.bfloat16,
@@ -155,7 +173,7 @@ def make_trainer(
         loss_type=loss.type,
         epsilon=loss.epsilon,
         epsilon_high=loss.ratio_range[1] if loss.type == "cispo" else loss.epsilon_high,
-        beta=loss.beta,
+        beta=loss.beta if reference is None else 0.0,
         entropy_coef=loss.entropy_coefficient,
         importance_sampling_level=loss.importance_sampling,
         temperature=temperature,
@@ -174,6 +192,9 @@ def make_trainer(
         processing_class=tokenizer,
         peft_config=adapter,
     )
+    if reference is not None:
+        add_fused_lm_head(reference, temperature=trainer.temperature, cast_lm_head_to_fp32=False)
+        trainer.beta, trainer.ref_model = loss.beta, reference.requires_grad_(False).eval()
     trainer.world_model = training.world_model
     is_supported = unsupported_reason(trainer.model) is None
     trainer.has_plain_head = adapter is not None and not loss.entropy_coefficient and is_supported

@@ -16,12 +16,14 @@ import torch
 import torch.distributed as dist
 from msgspec import Struct
 from torch._C._distributed_c10d import TCPStore
+from torch.distributed.tensor import DTensor
 
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.training.batch import Batch, Row
 from clotho_trainer.training.local.dealing import deal
 
 Collectives = Literal["nccl", "gloo"]
+Task = Literal["step", "gather"]  # what rank 0 does next, and the others with it
 
 _BUCKET = 2**26  # elements summed at once: 256 MiB
 _NAMING_SECONDS = 10.0  # for the rank that is missing to be found out, when a collective fails
@@ -63,8 +65,12 @@ class Alone:
     def follow(self) -> tuple[Batch, float]:
         raise RuntimeError("a rank that is alone follows none")
 
-    def share(self, rows: Sequence[Row]) -> Sequence[Row]:
-        return rows
+    def shares(self, rows: Sequence[Row]) -> Sequence[Sequence[Row]]:
+        """By rank, and the same on every rank."""
+        return [rows]
+
+    def announce(self, task: Task) -> None:
+        """Ranks that wait for rank 0 are in no collective, so none can time out."""
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None: ...
 
@@ -79,29 +85,33 @@ class Alone:
 
 
 class Team(Alone):
-    def __init__(self, rank: int, size: int, wire: torch.device, announce: Callable[[], None]) -> None:
+    def __init__(self, rank: int, size: int, wire: torch.device, announce: Callable[[Task], None]) -> None:
         self.rank = rank
         self.size = size
         self._wire = wire  # where the tensors of a collective have to be
         self._announce = announce
 
+    def announce(self, task: Task) -> None:
+        self._announce(task)
+
     def lead(self, batch: Batch, learning_rate: float) -> None:
-        self._announce()  # ranks that wait for a step are in no collective, so none can time out
+        self.announce("step")
         self.broadcast_bytes(msgspec.msgpack.encode(_Step(learning_rate, [_packed(row) for row in batch.rows])))
 
     def follow(self) -> tuple[Batch, float]:
         step = msgspec.msgpack.decode(self.broadcast_bytes(b""), type=_Step)
         return Batch(tuple(_unpacked(row) for row in step.rows), {}), step.learning_rate
 
-    def share(self, rows: Sequence[Row]) -> Sequence[Row]:
-        return deal(rows, self.size)[self.rank]
+    def shares(self, rows: Sequence[Row]) -> Sequence[Sequence[Row]]:
+        return deal(rows, self.size)
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """In single precision, whatever the parameters have. A rank without rows adds zeros."""
-        for bucket in _buckets(parameters):
+        """In single precision, whatever the parameters have. A rank without rows adds zeros. Gradients of sharded
+        parameters are summed already, in the backward pass."""
+        for bucket in _buckets([each for each in parameters if not isinstance(each, DTensor)]):
             gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
             flat = torch.cat([gradient.float().flatten() for gradient in gradients]).to(self._wire)
-            with _contact():
+            with contact():
                 dist.all_reduce(flat)
             summed = torch.split(flat, [each.numel() for each in bucket])
             for each, values in zip(bucket, summed, strict=True):
@@ -113,7 +123,7 @@ class Team(Alone):
     def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
             sent = tensor.detach().to(self._wire).contiguous()
-            with _contact():
+            with contact():
                 dist.broadcast(sent, 0)
             with torch.no_grad():
                 tensor.copy_(sent)
@@ -137,7 +147,7 @@ class Team(Alone):
     def _gathered(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         sent = tensor.to(self._wire)
         received = [torch.zeros_like(sent) for _ in range(self.size)]
-        with _contact():
+        with contact():
             dist.all_gather(received, sent)
         return [each.cpu() for each in received]
 
@@ -148,7 +158,7 @@ def open_store(port: int = 0) -> TCPStore:
 
 
 def reach_store(host: str, port: int) -> TCPStore:
-    with _contact():
+    with contact():
         return TCPStore(host, port, is_master=False)
 
 
@@ -159,11 +169,11 @@ def connect(
     *,
     timeout_seconds: float,
     collectives: Collectives | None = None,
-    announce: Callable[[], None] = lambda: None,
+    announce: Callable[[Task], None] = lambda _: None,
 ) -> Team:
     """NCCL where there are GPUs, else gloo; gloo takes two ranks on one GPU, which NCCL refuses."""
     chosen = collectives or ("nccl" if torch.cuda.is_available() else "gloo")
-    with _contact():
+    with contact():
         dist.init_process_group(
             chosen, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_seconds)
         )
@@ -192,12 +202,14 @@ def _names(figures: Iterable[dict[str, Any]]) -> list[str]:
 
 
 @contextmanager
-def _contact() -> Iterator[None]:
+def contact(*, computes: bool = False) -> Iterator[None]:
     """A collective fails as soon as a rank is gone. Which one it was is found out elsewhere and ends this process:
-    only a failure without a missing rank outlasts the wait."""
+    only a failure without a missing rank outlasts the wait. `computes`: other things may fail as well."""
     try:
         yield
     except RuntimeError as error:
+        if computes and not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+            raise
         time.sleep(_NAMING_SECONDS)
         problem = str(error).strip().splitlines()[0]
         raise TrainerError("DependencyUnavailable", f"the ranks lost contact: {problem}") from error
