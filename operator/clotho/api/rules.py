@@ -128,7 +128,32 @@ REPLICA_GPUS: Final = (
     "inference.gpus: a replica uses one GPU at most, and as many as inference.vllm.tensorParallel with engine vllm"
 )
 QUANTIZED_REPLICAS: Final = "inference.gpus must be at least 1 with model.quantization, which needs a GPU"
+SHARDED_RANKS: Final = (
+    "trainer.sharding fsdp spreads the model over ranks: trainer.replicas or trainer.gpus must be above 1"
+)
+SHARDED_INFERENCE: Final = (
+    "trainer.sharding fsdp leaves no rank that can generate: set inference.replicas to 1 or more, or inference.engine "
+    "to vllm with inference.vllm.mode server"
+)
+SHARDED_QUANTIZATION: Final = (
+    "trainer.sharding fsdp cannot spread quantised weights, which FSDP2 does not support: model.quantization must "
+    "be none"
+)
+SHARDED_DTYPE: Final = "trainer.sharding fsdp cannot train in float16: model.dtype must be bfloat16 or float32"
 _ONE_RANK: Final = "(self.trainer.replicas == 1 && self.trainer.gpus <= 1)"
+
+_WHOLE: Final = "self.trainer.sharding == 'none'"
+_SHARDING_RULES: Final = (
+    Rule(rule=f"{_WHOLE} || !{_ONE_RANK}", message=SHARDED_RANKS, field="trainer"),
+    Rule(
+        rule=f"{_WHOLE} || self.inference.replicas > 0 "
+        "|| (self.inference.engine == 'vllm' && self.inference.vllm.mode == 'server')",
+        message=SHARDED_INFERENCE,
+        field="inference",
+    ),
+    Rule(rule=f"{_WHOLE} || self.model.quantization == 'none'", message=SHARDED_QUANTIZATION, field="model"),
+    Rule(rule=f"{_WHOLE} || self.model.dtype != 'float16'", message=SHARDED_DTYPE, field="model"),
+)
 
 _REPLICA_RULES: Final = (
     Rule(
@@ -240,12 +265,13 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         Rule(rule=f"self.training.backend != 'tinker' || {_ONE_RANK}", message=TINKER_RANKS, field="trainer"),
         Rule(rule=f"!has(self.inline) || {_ONE_RANK}", message=INLINE_RANKS, field="trainer"),
         Rule(
-            rule=f"self.inference.engine != 'vllm' || {_ONE_RANK} "
+            rule=f"self.inference.engine != 'vllm' || {_ONE_RANK} || !({_WHOLE}) "
             "|| (self.trainer.replicas == 1 && self.trainer.gpus <= self.inference.vllm.tensorParallel)",
             message=VLLM_RANKS,
             field="trainer",
         ),
         *_REPLICA_RULES,
+        *_SHARDING_RULES,
         Rule(
             rule="self.model.quantization == 'none' || (self.trainer.gpus > 0 && self.training.lora.rank > 0)",
             message="model.quantization needs trainer.gpus of at least 1 and training.lora.rank of at least 1",

@@ -12,7 +12,17 @@ from clotho.api.reading import read
 from clotho.api.status import TrainingRunStatus
 from clotho_contract.inline import Code, Dataset, Inline
 from clotho_contract.ranks import Topology
-from clotho_contract.settings import Export, Fraction, Inference, Model, PositiveInt, Settings, Training, Wandb
+from clotho_contract.settings import (
+    Export,
+    Fraction,
+    Inference,
+    Model,
+    PositiveInt,
+    Settings,
+    Sharding,
+    Training,
+    Wandb,
+)
 from clotho_contract.trajectory import DEFAULT_GROUP_SIZE, group_size_of
 
 ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^$|^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
@@ -218,6 +228,13 @@ class TrainerSpec(Settings, frozen=True):
     gpus: Annotated[
         int, Meta(ge=0, le=64, description="GPUs (nvidia.com/gpu) of each trainer pod; 0 runs on the CPU.")
     ] = 1
+    sharding: Annotated[
+        Sharding,
+        Meta(
+            description="fsdp spreads the model over all ranks (FSDP2), for models larger than a GPU. The ranks do not "
+            "generate then: inference.replicas or a vLLM server must."
+        ),
+    ] = "none"
     disruption_budget: Annotated[
         bool, Meta(description="Create a PodDisruptionBudget, so that draining a node waits for the trainer.")
     ] = False
@@ -367,9 +384,17 @@ class TrainingRunSpec(Settings, frozen=True):
         return most if self.trainer.gpus else 0
 
     @property
+    def serving_ranks(self) -> int | None:
+        """How many ranks serve the policy, None for all: a sharded one has only parts of it, and the first may pass
+        requests on to a vLLM server."""
+        if self.trainer.sharding == "none":
+            return None
+        return 1 if self.inference.engine == "vllm" and self.inference.vllm.mode == "server" else 0
+
+    @property
     def topology(self) -> Topology:
         """The trainer's ranks. A colocated vLLM spreads over the GPUs of its pod by itself: that is one rank."""
-        if self.inference.engine == "vllm":
+        if self.inference.engine == "vllm" and self.trainer.sharding == "none":
             return Topology()
         return Topology.of(self.trainer.replicas, self.trainer.gpus)
 

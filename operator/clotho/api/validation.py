@@ -9,6 +9,10 @@ from clotho.api.rules import (
     QUANTIZED_REPLICAS,
     REPLICA_GPUS,
     SERVER_REPLICAS,
+    SHARDED_DTYPE,
+    SHARDED_INFERENCE,
+    SHARDED_QUANTIZATION,
+    SHARDED_RANKS,
     TINKER_RANKS,
     TINKER_REPLICAS,
     VLLM_RANKS,
@@ -39,6 +43,7 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
     if spec.training.backend == "tinker" and not spec.trainer.tinker_secret_name:
         yield "trainer.tinkerSecretName is needed by training.backend tinker: the Secret with TINKER_API_KEY"
     yield from _rank_problems(spec)
+    yield from _sharding_problems(spec)
     yield from _replica_problems(spec)
     quantization = spec.model.quantization
     if quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):
@@ -66,8 +71,23 @@ def _rank_problems(spec: TrainingRunSpec) -> Iterator[str]:
         yield TINKER_RANKS
     if spec.is_inline:
         yield INLINE_RANKS
-    if spec.inference.engine == "vllm" and (replicas > 1 or gpus > spec.inference.vllm.tensor_parallel):
+    colocates = spec.inference.engine == "vllm" and spec.trainer.sharding == "none"
+    if colocates and (replicas > 1 or gpus > spec.inference.vllm.tensor_parallel):
         yield VLLM_RANKS
+
+
+def _sharding_problems(spec: TrainingRunSpec) -> Iterator[str]:
+    if spec.trainer.sharding == "none":
+        return
+    if spec.topology.size == 1:
+        yield SHARDED_RANKS
+    has_server = spec.inference.engine == "vllm" and spec.inference.vllm.mode == "server"
+    if not (spec.inference.replicas or has_server):
+        yield SHARDED_INFERENCE
+    if spec.model.quantization != "none":
+        yield SHARDED_QUANTIZATION
+    if spec.model.dtype == "float16":
+        yield SHARDED_DTYPE
 
 
 def _replica_problems(spec: TrainingRunSpec) -> Iterator[str]:

@@ -28,6 +28,7 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
             api_server=f"http://{host_name(metadata, API_SERVER, cluster_domain)}:{API_SERVER_PORT}",
             inference=ranks[0],
             inference_ranks=ranks if topology.size > 1 else (),
+            serving_ranks=spec.serving_ranks,
             inference_replicas=tuple(
                 f"http://{host_name(metadata, INFERENCE, cluster_domain, index)}:{INFERENCE_PORT}"
                 for index in range(spec.inference.replicas)
@@ -45,6 +46,7 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
         api_server=contract.ApiServerConfig(max_queue_bytes=_queue_limit(spec.storage)),
         wandb=wandb and _as(Wandb, wandb),
         stall_after_seconds=spec.stall.after_seconds,
+        sharding=spec.trainer.sharding,
         continues_other_runs=bool(spec.storage.claim_name),
     )
 

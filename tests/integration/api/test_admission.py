@@ -62,6 +62,7 @@ def test_examples_are_accepted(team: Kubectl) -> None:
     team.run("create", "--dry-run=server", *(f"--filename={path}" for path in files))
 
 
+SHARDED = {"gpus": 2, "sharding": "fsdp"}
 REFUSED: list[tuple[Body, str]] = [
     (
         training(batchSize=130),
@@ -89,6 +90,19 @@ REFUSED: list[tuple[Body, str]] = [
         "training.backend tinker trains on the Tinker service: trainer.replicas must be 1",
     ),
     (smallest(inference={"engine": "vllm"}, trainer={"gpus": 2}), "inference.engine vllm serves one rank"),
+    (
+        smallest(trainer={"gpus": 1, "sharding": "fsdp"}, inference={"replicas": 1}),
+        "trainer.sharding fsdp spreads the model over ranks",
+    ),
+    (smallest(trainer=SHARDED), "trainer.sharding fsdp leaves no rank that can generate"),
+    (
+        smallest(model={"name": "m", "quantization": "nf4"}, trainer=SHARDED, inference={"replicas": 1}),
+        "trainer.sharding fsdp cannot spread quantised weights",
+    ),
+    (
+        smallest(model={"name": "m", "dtype": "float16"}, trainer=SHARDED, inference={"replicas": 1}),
+        "trainer.sharding fsdp cannot train in float16",
+    ),
     (CASES["inline"] | {"trainer": {"gpus": 8}}, "inline runs train on one rank"),
     (CASES["inline"] | {"inference": {"replicas": 1}}, "inline runs sample inside the trainer"),
     (

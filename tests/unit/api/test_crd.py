@@ -126,6 +126,8 @@ def test_good_specs_have_no_problems(case: str) -> None:
     assert problems("demo", run_of(CASES[case]).spec) == ()
 
 
+SHARDED = {"gpus": 2, "sharding": "fsdp"}
+VLLM_SERVER = {"mode": "server", "url": "http://vllm", "adapterPath": "/adapters"}
 BAD: list[tuple[Body, str]] = [
     (
         {"training": {"steps": 1, "batchSize": 130}},
@@ -170,6 +172,23 @@ BAD: list[tuple[Body, str]] = [
         {"model": {"name": "m", "quantization": "nf4"}, "inference": {"replicas": 1, "gpus": 0}},
         "inference.gpus must be at least 1 with model.quantization",
     ),
+    (
+        {"trainer": {"gpus": 1, "sharding": "fsdp"}, "inference": {"replicas": 1}},
+        "trainer.sharding fsdp spreads the model over ranks: trainer.replicas or trainer.gpus must be above 1",
+    ),
+    ({"trainer": SHARDED}, "trainer.sharding fsdp leaves no rank that can generate"),
+    (
+        {"trainer": SHARDED, "inference": {"engine": "vllm"}},
+        "trainer.sharding fsdp leaves no rank that can generate",
+    ),
+    (
+        {"trainer": SHARDED, "inference": {"replicas": 1}, "model": {"name": "m", "quantization": "nf4"}},
+        "trainer.sharding fsdp cannot spread quantised weights",
+    ),
+    (
+        {"trainer": SHARDED, "inference": {"replicas": 1}, "model": {"name": "m", "dtype": "float16"}},
+        "trainer.sharding fsdp cannot train in float16",
+    ),
     ({"storage": {"claimName": "c", "ephemeral": True}}, "storage.claimName and storage.ephemeral exclude each other"),
     ({"tracking": {"wandb": {}}}, "tracking.wandb.secretName is needed in mode online"),
     ({"environments": [{"name": "a"}, {"name": "a"}]}, "environments: a appears more than once"),
@@ -203,6 +222,9 @@ def test_an_inline_run_has_one_rank(trainer: Body) -> None:
         ({"trainer": {"gpus": 8, "replicas": 2}}, 16),
         ({"trainer": {"gpus": 8}, "inference": {"engine": "transformers"}}, 8),
         ({"trainer": {"gpus": 2}, "inference": {"engine": "vllm", "vllm": {"tensorParallel": 2}}}, 1),
+        ({"trainer": SHARDED, "inference": {"replicas": 1}}, 2),
+        ({"trainer": SHARDED, "inference": {"engine": "vllm", "replicas": 1, "vllm": {"tensorParallel": 4}}}, 2),
+        ({"trainer": SHARDED, "inference": {"engine": "vllm", "vllm": VLLM_SERVER}}, 2),
     ],
 )
 def test_replicas_and_gpus_give_the_ranks(changes: Body, ranks: int) -> None:

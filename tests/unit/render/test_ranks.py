@@ -50,6 +50,21 @@ def test_the_config_names_every_ranks_inference() -> None:
     assert run_config(run_of(spec(gpus=1)), "cluster.local").endpoints.inference_ranks == ()
 
 
+@pytest.mark.parametrize(
+    ("inference", "served_by"),
+    [
+        ({"replicas": 2}, ["inference-0", "inference-1"]),
+        ({"engine": "vllm", "vllm": {"mode": "server", "url": "http://v", "adapterPath": "/a"}}, ["trainer"]),
+    ],
+)
+def test_a_sharded_policy_is_served_elsewhere(inference: Body, served_by: list[str]) -> None:
+    sharded = CASES["smallest"] | {"trainer": {"replicas": 2, "sharding": "fsdp"}, "inference": inference}
+    config = run_config(run_of(sharded), "cluster.local")
+    assert config.sharding == "fsdp"
+    assert config.endpoints.policy_urls == tuple(f"http://{host}.{HOST}:8001" for host in served_by)
+    assert len(config.endpoints.rank_urls) == 2
+
+
 def test_only_the_first_pod_has_the_claim() -> None:
     volumes = [
         {volume["name"]: volume for volume in trainer_pod(index, replicas=3, gpus=0)["spec"]["volumes"]}

@@ -99,7 +99,7 @@ def live_phase(situation: Situation) -> Phase:
     return "Starting" if any(component.pods for component in components) else "Pending"
 
 
-def waiting_message(components: RunComponents, restart_limit: int) -> str:
+def waiting_message(components: RunComponents, restart_limit: int, absent: str = "") -> str:
     """For a run that is on its way up and in which nothing is wrong; the last failure stays visible meanwhile."""
     if not any(component.pods for component in components):
         return "The pods of the run are being created."
@@ -113,7 +113,7 @@ def waiting_message(components: RunComponents, restart_limit: int) -> str:
         failed = next(component for component in components if component.record.retries)
         again = attempt(failed, restart_limit)
         return f"{_exit_message(failed)} It is replaced at {max(retries):%H:%M:%S} UTC{f' ({again})' if again else ''}."
-    message = sentence(f"waiting for {', '.join(waiting)} to become ready")
+    message = sentence("; ".join(filter(None, (f"waiting for {', '.join(waiting)} to become ready", absent))))
     failures = (_last_failure(each, restart_limit) for each in components if not each.is_ready)
     return " ".join((message, *filter(None, failures)))
 
@@ -144,16 +144,34 @@ def _who(component: RunComponent) -> str:
 def unready_pods(situation: Situation, component: RunComponent) -> str:
     """Of a gang, the pod furthest from ready: which, where and why, and how many more are not.
 
-    As long as one is missing, the others wait for it and are not ready either.
+    As long as one is missing, the others wait for it and are not ready either; so where all run, the first of which a
+    rank has not joined.
     """
     if not component.is_gang or component.is_ready:
         return ""
     pods = {pod.index: pod for pod in component.pods}
+    if absent := missing_ranks(situation):
+        return absent
     behind = [index for index in range(component.replicas) if index not in pods or not pods[index].is_ready]
     states: list[PodState] = [pod_state(pods[index]) if index in pods else "Missing" for index in behind]
     first = behind[states.index(min(states, key=_ORDER.index))]
     rest = f"; {len(behind) - 1} more not ready" if len(behind) > 1 else ""
     return f"{_state_of(situation, component, first, pods.get(first))}{rest}"
+
+
+def missing_ranks(situation: Situation) -> str:
+    """Ranks that rank 0 waits for in vain though their pod runs; else the pod's own state says more."""
+    report, topology = situation.progress, situation.run.spec.topology
+    missing = report.missing_ranks if report is not None else ()
+    pods = {pod.index: pod for pod in situation.components.trainer.pods if pod.status.phase == "Running"}
+    behind = [rank for rank in missing if rank // topology.ranks_per_node in pods]
+    if not behind or situation.components.trainer.is_ready:
+        return ""
+    index = behind[0] // topology.ranks_per_node
+    own = [rank for rank in behind if rank // topology.ranks_per_node == index]
+    ranks = f"rank {own[0]} has" if len(own) == 1 else f"ranks {own[0]} to {own[-1]} have"
+    rest = f"; {len(behind) - len(own)} more ranks missing" if len(behind) > len(own) else ""
+    return f"{short_host_name(TRAINER, index)} on node {pods[index].spec.node_name}: {ranks} not joined{rest}"
 
 
 def _state_of(situation: Situation, component: RunComponent, index: int, pod: Pod | None) -> str:

@@ -80,6 +80,38 @@ def test_all_pods_start_together_and_the_trainer_is_ready_once_all_are() -> None
     assert (world.phase, trainer(world).ranks, trainer(world).message) == ("Running", "3/3", "")
 
 
+def starting_gang(missing: tuple[int, ...], **trainer: int) -> World:
+    """All pods run, none is ready, and the first reports the ranks that have not joined."""
+    world = World(minimal_spec(trainer={"replicas": 3, **trainer}))
+    world.settle()
+    for name in list(world.pods):
+        world.start_pod(name, ready="trainer" not in name)
+    world.make_progress(0, "loading", missing_ranks=missing)
+    world.settle()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("gpus", "missing", "detail"),
+    [
+        (1, (2,), "trainer-2 on node node-1: rank 2 has not joined"),
+        (1, (1, 2), "trainer-1 on node node-1: rank 1 has not joined; 1 more ranks missing"),
+        (8, tuple(range(16, 24)), "trainer-2 on node node-1: ranks 16 to 23 have not joined"),
+    ],
+)
+def test_a_rank_that_does_not_join_is_named_with_its_node(gpus: int, missing: tuple[int, ...], detail: str) -> None:
+    world = starting_gang(missing, gpus=gpus)
+    assert world.now_status.message == f"Waiting for the trainer (0 of 3) to become ready; {detail}."
+    assert trainer(world).message == f"{detail}."
+
+
+def test_a_rank_whose_pod_does_not_run_is_not_blamed_for_it() -> None:
+    world = starting_gang((2,))
+    world.pods[world.named("trainer", 2)]["status"]["phase"] = "Pending"
+    world.settle()
+    assert "joined" not in world.now_status.message
+
+
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_any_pod_that_fails_ends_the_attempt_as_one_counted_restart(index: int) -> None:
     world = gang_world()
