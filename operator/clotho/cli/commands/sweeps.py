@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from clotho.api.nesting import is_too_deep
 from clotho.api.phases import FINISHED_PHASES
 from clotho.authoring.sweep import SWEEP_LABEL, VALUES_ANNOTATION, Variant
 from clotho.cli.failure import Exit, Failure
@@ -118,9 +119,16 @@ def _result(run: Object) -> Object:
 
 def _values(run: Object) -> Object:
     """Anyone may edit an annotation: what is not an object counts as none."""
+    metadata = run["metadata"]
     try:
-        values = json.loads(run["metadata"].get("annotations", {}).get(VALUES_ANNOTATION, "{}"))
+        values = json.loads(metadata.get("annotations", {}).get(VALUES_ANNOTATION, "{}"))
+        is_readable = not is_too_deep(values)
+    except RecursionError:
+        is_readable = False
     except ValueError:
+        return {}
+    if not is_readable:
+        output.note(f"run {metadata['name']}: the annotation {VALUES_ANNOTATION} is nested too deeply and is left out")
         return {}
     return values if isinstance(values, dict) else {}
 

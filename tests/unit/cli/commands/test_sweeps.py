@@ -143,6 +143,24 @@ async def test_results_are_a_table_with_the_best_run_first(
     assert msgspec.json.decode(capsys.readouterr().out)[0]["values"] == {"training.learningRate": 1e-05}
 
 
+@pytest.mark.parametrize("depth", [40, 100_000])
+@pytest.mark.parametrize("format", ["table", "json"])
+async def test_values_that_are_nested_too_deeply_are_one_line_on_standard_error(
+    api: FakeApi, file: Path, capsys: pytest.CaptureFixture[str], depth: int, format: str
+) -> None:
+    rewrite(file, SWEEP.replace("limit: 2\n", ""))
+    await sweeps.start(options("-f", str(file)), api.workspace)
+    run = api.objects[api.workspace.path("TrainingRun", NAMES[0])]
+    run["metadata"]["annotations"]["clotho.dev/sweep-values"] = '{"a":' * depth + "1" + "}" * depth
+    capsys.readouterr()
+    chosen = options("results", "lr", *(["-o", format] if format == "json" else []))
+    assert await sweeps.results(chosen, api.workspace) == Exit.OK
+    shown = capsys.readouterr()
+    note = f"run {NAMES[0]}: the annotation clotho.dev/sweep-values is nested too deeply and is left out"
+    assert shown.err.splitlines() == [note]
+    assert NAMES[0] in shown.out
+
+
 async def test_an_unknown_sweep_is_reported_with_the_known_ones(api: FakeApi, file: Path) -> None:
     rewrite(file, SWEEP.replace("limit: 2\n", ""))
     await sweeps.start(options("-f", str(file)), api.workspace)
