@@ -29,6 +29,9 @@ class Register(Struct, frozen=True):
     save_checkpoint_interval: Int
     starting_step: Step
     num_steps: Int
+    discards_state: Annotated[
+        bool, Meta(description="The server's state is older than the trainer's: what is queued is deleted.")
+    ] = False
 
 
 class Registered(Struct, frozen=True):
@@ -88,7 +91,7 @@ class LeasedBatch(Struct, frozen=True):
     lease_id: str
     expires_in: float  # seconds until the batch is delivered again, unless the lease is renewed
     batch: list[Raw]  # scored groups, left for the trainer to decode one by one
-    step: int = 0
+    step: int | None = None  # older servers do not send it
 
 
 class AtStep(Struct, frozen=True):
@@ -129,6 +132,7 @@ class ApiStatus(Struct, frozen=True, kw_only=True):
     environments_connected: int = 0
     environments: tuple[ConnectedEnvironment, ...] = ()  # the first MOST_LISTED of them
     storage_problem: str = ""  # why groups are refused although the queue is not full
+    state_lost: str = ""  # what this server found when it started and could not use
 
     @property
     def connected_count(self) -> int:
@@ -138,6 +142,7 @@ class ApiStatus(Struct, frozen=True, kw_only=True):
 
 class _Problem(Struct):
     msg: str
+    loc: tuple[str | int, ...] = ()
 
 
 class _Refusal(Struct):
@@ -151,3 +156,12 @@ def refusal_detail(body: bytes) -> str:
     except (msgspec.MsgspecError, RecursionError):
         return body[:300].decode(errors="replace")
     return detail if isinstance(detail, str) else "; ".join(problem.msg for problem in detail)
+
+
+def refused_fields(body: bytes) -> frozenset[str | int]:
+    """The fields that an error answer of FastAPI's shape names."""
+    try:
+        detail = msgspec.json.decode(body, type=_Refusal).detail
+    except (msgspec.MsgspecError, RecursionError):
+        return frozenset()
+    return frozenset() if isinstance(detail, str) else frozenset(part for problem in detail for part in problem.loc)

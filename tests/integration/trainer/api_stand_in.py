@@ -26,6 +26,7 @@ class ApiStandIn:
     is_gone: bool = False  # answers 503 to everything
     url: str = ""
     on_acknowledge: Any = lambda step: None
+    _step: int = 0
     _leased: dict[str, list[Any]] = field(default_factory=dict)
 
     def application(self) -> web.Application:
@@ -52,6 +53,7 @@ class ApiStandIn:
 
     async def _register(self, request: web.Request) -> web.Response:
         self.registrations.append(await request.json())
+        self._step = self.registrations[-1]["starting_step"]
         return web.json_response({"uuid": 1})
 
     async def _checkpointed(self, request: web.Request) -> web.Response:
@@ -64,7 +66,7 @@ class ApiStandIn:
             return web.Response(status=204)
         lease = f"lease-{len(self._leased)}"
         self._leased[lease] = self.batches.pop(0)
-        body = {"lease_id": lease, "expires_in": 600.0, "step": len(self.acknowledged), "batch": self._leased[lease]}
+        body = {"lease_id": lease, "expires_in": 600.0, "step": self._step, "batch": self._leased[lease]}
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
     async def _ack(self, request: web.Request) -> web.Response:
@@ -74,6 +76,7 @@ class ApiStandIn:
             return web.json_response({"detail": "no such lease"}, status=409)
         step = (await request.json())["step"]
         self.acknowledged.append(step)
+        self._step = step
         if inspect.isawaitable(looking := self.on_acknowledge(step)):
             await looking  # the trainer waits for its answer meanwhile, so what is seen stands still
         return web.json_response({"current_step": step})

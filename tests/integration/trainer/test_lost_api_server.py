@@ -69,3 +69,54 @@ async def test_the_trainer_registers_again_at_its_step(tmp_path: Path, session: 
         assert (await status_of(session, server))["current_step"] == 8
     finally:
         server.kill()
+
+
+async def test_a_volume_restored_from_an_older_copy_costs_rollouts_only(
+    tmp_path: Path, session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its steps are behind the trainer's; what is queued in it has been trained already."""
+    volume, copy = tmp_path / "api-server", tmp_path / "copy"
+    server = await asyncio.to_thread(start_ours, volume, token=TOKEN)
+
+    async def restore() -> ServerProcess:
+        server.kill()
+        shutil.rmtree(volume)
+        shutil.copytree(copy, volume)
+        return await asyncio.to_thread(start_ours, volume, token=TOKEN, port=server.port)
+
+    stop = asyncio.Event()
+    run: RunConfig = config(Path("unused"))
+    settings = structs.replace(run, endpoints=structs.replace(run.endpoints, api_server=server.url))
+    source = LeaseSource(ApiServer(session, server.url, TOKEN, 60.0, stop), settings, "/checkpoints")
+    try:
+        await source.open(SimpleNamespace(version=0), {})  # type: ignore[arg-type]
+        for step in range(4):
+            await send_batch(session, server, seed=step)
+            if step == 1:
+                await send_batch(session, server, seed=9)  # waits in the copy
+                server.kill()
+                shutil.copytree(volume, copy)
+                server = await asyncio.to_thread(start_ours, volume, token=TOKEN, port=server.port)
+            delivery = await source.take(stop, step)
+            assert delivery is not None
+            await delivery.trained(step + 1, {})
+
+        server = await restore()
+        assert await source.take(stop, 4) is None, "batches of the copy are not trained again"
+        status = await status_of(session, server)
+        assert (status["registered"], status["current_step"], status["queue_size"]) == (True, 4, 0)
+        assert "older than the policy of step 4" in caplog.text
+
+        await send_batch(session, server, seed=5)
+        held = await source.take(stop, 4)
+        assert held is not None
+        server = await restore()
+        await held.trained(5, {})  # its lease is not in the copy
+        assert await source.take(stop, 5) is None
+        assert (await status_of(session, server))["current_step"] == 5
+
+        server = await restore()
+        await source.open(SimpleNamespace(version=6), {})  # type: ignore[arg-type]
+        assert (await status_of(session, server))["current_step"] == 6
+    finally:
+        server.kill()

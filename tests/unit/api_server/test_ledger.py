@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from clotho_api_server.parsing.groups import Group
 from clotho_api_server.refusals import ConflictError, FullError, InvalidError, UnknownError
@@ -485,3 +486,15 @@ def test_a_trainer_may_register_with_any_step_until_a_batch_is_given_out(make: M
     ledger.register(trainer(starting_step=0))
     ledger.register(trainer(starting_step=7))
     assert ledger.snapshot().step == 7
+
+
+def test_a_trainer_may_discard_a_state_that_is_older_than_its_own(make: Make) -> None:
+    ledger = make()
+    ledger.register(trainer())
+    put(ledger, *(group(n) for n in range(6)))
+    ledger.acknowledge(take(ledger).lease.id, 1)
+    take(ledger)
+    ledger.register(structs.replace(trainer(starting_step=400), discards_state=True))
+    state = ledger.snapshot()
+    assert (state.step, state.queue_groups, state.leased_batches, state.retained_bytes) == (400, 0, 0, 0)
+    assert same_after_reload(ledger)

@@ -75,6 +75,7 @@ class Information:
                 environments_connected=len(connected),
                 environments=tuple(environments),
                 storage_problem=service.storage_problem or "",
+                state_lost=service.state_lost,
             )
         )
 

@@ -19,6 +19,8 @@ class Registration:
     async def register(self, request: web.Request) -> web.Response:
         trainer = await asked(request, Register)
         number = await self._service.change(lambda ledger: ledger.register(trainer))
+        if trainer.discards_state:
+            log.warning("the state was older than the trainer's: queued groups were deleted")
         log.info("trainer registered", extra={"batch_size": trainer.batch_size, "starting_step": trainer.starting_step})
         return answer(Registered(number))
 

@@ -103,6 +103,8 @@ class Ledger:
         for env in self._environments.values():
             if env.connected:
                 check_divides("batch_size", env.asked.group_size, request.batch_size, f" of environment {env.name}")
+        if request.discards_state:
+            self._delete_all("groups", "batches", "receipts")
         self._check_step("starting_step", request.starting_step)
         resized = self._registration is not None and self._registration.batch_size != request.batch_size
         for lease in list(self._leases):
@@ -155,9 +157,7 @@ class Ledger:
             self._environments = {**self._environments, env_id: msgspec.structs.replace(env, connected=connected)}
 
     def reset(self) -> None:
-        for table in ("groups", "batches", "receipts", "environments", "facts"):
-            self._db.execute(f"DELETE FROM {table}")  # noqa: S608
-        self.load()
+        self._delete_all("groups", "batches", "receipts", "environments", "facts")
 
     # -- groups come in
 
@@ -310,6 +310,11 @@ class Ledger:
         self._forget_trained("step <= ?", step)
 
     # -- inner workings
+
+    def _delete_all(self, *tables: str) -> None:
+        for table in tables:
+            self._db.execute(f"DELETE FROM {table}")  # noqa: S608
+        self.load()
 
     def _held(self, lease_id: str) -> Lease:
         lease = self._leases.get(lease_id) or self._reclaim(lease_id)

@@ -1,6 +1,7 @@
 """The database file: its tables, and connections that lose nothing once a commit has returned."""
 
 import sqlite3
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -44,16 +45,51 @@ class FormatError(Exception):
     """The folder was written by a server that this one does not understand."""
 
 
+class DamagedError(Exception):
+    """The file is not the database that was written: what it holds cannot be trusted."""
+
+
+def open_or_set_aside(folder: Path) -> tuple[sqlite3.Connection, str]:
+    """A damaged database is kept under another name and a new one begun; with what was done, empty for nothing."""
+    try:
+        return open_database(folder), ""
+    except DamagedError as error:
+        kept = _set_aside(folder)
+        words = f"the database was damaged ({error}) and is kept as {kept.name}; the groups queued in it are lost"
+        return open_database(folder), words
+
+
+def _set_aside(folder: Path) -> Path:
+    kept = folder / f"{FILE_NAME}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+    for suffix in ("-wal", "-shm", ""):  # the file itself last: an interrupted move is done again
+        part = folder / f"{FILE_NAME}{suffix}"
+        if part.exists():
+            part.rename(f"{kept}{suffix}")
+    return kept
+
+
 def open_database(folder: Path) -> sqlite3.Connection:
-    """The one connection that writes. Every commit is flushed to the disk before it returns."""
+    """The one connection that writes. Every commit is flushed to the disk before it returns. Raises DamagedError."""
     folder.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(folder / FILE_NAME, isolation_level=None, check_same_thread=False)
     try:
-        prepare(connection)
-    except (sqlite3.Error, FormatError):
+        _prepare_sound(connection)
+    except (sqlite3.Error, FormatError, DamagedError):
         connection.close()
         raise
     return connection
+
+
+def _prepare_sound(connection: sqlite3.Connection) -> None:
+    try:
+        prepare(connection)
+        (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise  # a full disk, say
+        raise DamagedError(str(error)) from error
+    if finding != "ok":
+        raise DamagedError(finding)
 
 
 def prepare(connection: sqlite3.Connection) -> None:

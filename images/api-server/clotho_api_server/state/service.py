@@ -15,7 +15,7 @@ from clotho_api_server.state.journal import Journal
 from clotho_api_server.state.ledger import Ledger
 from clotho_api_server.state.metrics import Metrics
 from clotho_api_server.state.presence import Presence
-from clotho_api_server.state.schema import open_database, open_reader
+from clotho_api_server.state.schema import open_or_set_aside, open_reader
 from clotho_api_server.state.segments import Place, Segments
 from clotho_api_server.state.shares import Limits, Snapshot
 
@@ -42,7 +42,9 @@ class Service:
         self.last_lease: datetime | None = None
         self.latest: bytes | None = None
         self._changed = asyncio.Event()
-        connection = open_database(folder)
+        connection, self.state_lost = open_or_set_aside(folder)
+        if self.state_lost:
+            log.error("%s; the trainer registers again and training continues", self.state_lost)
         self._segments = Segments(folder)
         self.metrics = Metrics(lambda: self.state, settings.limits.max_queue_bytes, self._segments.disk)
         ledger = Ledger(connection, self._segments, settings.limits)

@@ -10,7 +10,15 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from clotho_contract.api_protocol import PROTOCOL_HEADERS, AtStep, LeasedBatch, LeaseRequest, Register, refusal_detail
+from clotho_contract.api_protocol import (
+    PROTOCOL_HEADERS,
+    AtStep,
+    LeasedBatch,
+    LeaseRequest,
+    Register,
+    refusal_detail,
+    refused_fields,
+)
 from clotho_contract.config import RunConfig
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_trainer.failures import TrainerError
@@ -20,6 +28,7 @@ log = logging.getLogger(__name__)
 _LONG_POLL_SECONDS = 20.0
 _LIMIT_WHEN_STOPPING = 5.0
 Answer = TypeVar("Answer")
+_STEPS = frozenset({"step", "starting_step"})  # fields of requests
 _BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -29,6 +38,10 @@ class LeaseLostError(Exception):
 
 class UnregisteredError(Exception):
     """The server has no trainer registered: it lost its volume, and with it everything about this run."""
+
+
+class OutdatedServerError(Exception):
+    """The server's steps are not those of this trainer: its volume was restored from an older copy."""
 
 
 class Lease(LeasedBatch, frozen=True):
@@ -53,7 +66,7 @@ class ApiServer:
     async def wait_until_up(self) -> None:
         await self._request("GET", "/status")
 
-    async def register(self, config: RunConfig, checkpoints: str, step: int) -> None:
+    async def register(self, config: RunConfig, checkpoints: str, step: int, *, discards_state: bool = False) -> None:
         wandb = config.wandb
         await self._request(
             "POST",
@@ -67,6 +80,7 @@ class ApiServer:
                 save_checkpoint_interval=config.training.checkpoint.every_steps,
                 starting_step=step,
                 num_steps=config.training.steps,
+                discards_state=discards_state,
             ),
         )
 
@@ -138,6 +152,8 @@ class ApiServer:
                 raise LeaseLostError(detail)
             if response.status == 409 and path == "/lease":
                 raise UnregisteredError(detail)
+            if response.status == 422 and refused_fields(answer) & _STEPS:
+                raise OutdatedServerError(detail)
             raise TrainerError("InvalidConfig", f"the API server refused {path}: {response.status} {detail}")
 
 

@@ -9,7 +9,13 @@ from typing import Any
 from clotho_contract.config import RunConfig
 from clotho_contract.progress import State
 from clotho_contract.trajectory import ScoredGroup
-from clotho_trainer.rollouts.api_server import ApiServer, Lease, LeaseLostError, UnregisteredError
+from clotho_trainer.rollouts.api_server import (
+    ApiServer,
+    Lease,
+    LeaseLostError,
+    OutdatedServerError,
+    UnregisteredError,
+)
 from clotho_trainer.training import groups
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.source import Reading
@@ -27,12 +33,13 @@ class LeaseSource:
         self._config = config
         self._checkpoints = checkpoints
         self._unacknowledged: set[bytes] = set()  # trained batches whose lease was lost: never train them twice
+        self._confirmed = 0  # the last step that the server knows of
 
     async def prepare(self) -> None:
         await self._api.wait_until_up()
 
     async def open(self, backend: Backend, state: dict[str, Any]) -> None:
-        await self._api.register(self._config, self._checkpoints, backend.version)
+        await self._register(backend.version)
         if backend.version:
             await self._api.checkpointed(backend.version)
 
@@ -41,9 +48,12 @@ class LeaseSource:
             lease = await self._next_lease(stop)
         except UnregisteredError as error:
             log.warning("the API server lost its state, so the trainer registers again at step %d: %s", step, error)
-            await self._api.register(self._config, self._checkpoints, step)
+            await self._register(step)
             return None
         if lease is None:
+            return None
+        if lease.step is not None and lease.step < self._confirmed:  # its batches may have been trained already
+            await self._discard_server_state(step, f"it is at step {lease.step}")
             return None
         digest = lease.digest()
         if digest in self._unacknowledged:
@@ -56,7 +66,7 @@ class LeaseSource:
 
     async def reconfigured(self, config: RunConfig, step: int) -> None:
         self._config = config
-        await self._api.register(config, self._checkpoints, step)
+        await self._register(step)
 
     def state(self) -> dict[str, Any]:
         """Empty: the API server keeps a record of what was trained."""
@@ -66,9 +76,29 @@ class LeaseSource:
         try:
             await self._api.acknowledge(lease.lease_id, step)
             self._unacknowledged.discard(digest)
+            self._confirmed = step
         except LeaseLostError as error:
             log.warning("the lease was lost before step %d was acknowledged: %s", step, error)
             self._unacknowledged.add(digest)
+        except OutdatedServerError as error:
+            await self._discard_server_state(step, str(error))
+
+    async def _register(self, step: int) -> None:
+        try:
+            await self._api.register(self._config, self._checkpoints, step)
+        except OutdatedServerError as error:
+            await self._discard_server_state(step, str(error))
+        self._confirmed = step
+
+    async def _discard_server_state(self, step: int, reason: str) -> None:
+        log.warning(
+            "the API server's state is older than the policy of step %d (%s): queued groups are discarded, "
+            "the trainer registers again and training continues",
+            step,
+            reason,
+        )
+        await self._api.register(self._config, self._checkpoints, step, discards_state=True)
+        self._confirmed = step
 
     async def _next_lease(self, stop: asyncio.Event) -> Lease | None:
         leasing = asyncio.create_task(self._api.lease())
