@@ -19,6 +19,7 @@ TERMINATION_MESSAGE_PATH: Final = Path("/dev/termination-log")
 
 CONFIG_VARIABLE: Final = "CLOTHO_CONFIG"
 DATA_VARIABLE: Final = "CLOTHO_DATA"
+CHECKPOINT_STEP_VARIABLE: Final = "CLOTHO_CHECKPOINT_STEP"  # of the last checkpoint that an earlier trainer reported
 ENVIRONMENT_VARIABLE: Final = "CLOTHO_ENVIRONMENT"  # which entry of `environments` this pod is
 TOKENIZER_VARIABLE: Final = "CLOTHO_TOKENIZER"  # the tokenizer's folder, where it is not TOKENIZER_PATH
 REPLICA_VARIABLE: Final = "CLOTHO_REPLICA"  # which of several inference replicas a pod is, from 0

@@ -109,7 +109,7 @@ class Checkpoint(Settings, frozen=True):
     keep: Annotated[PositiveInt, Meta(description="How many of the newest checkpoints stay on the volume.")] = 3
     on_damage: Annotated[
         Literal["Fail", "StartOver"],
-        Meta(description="What to do when no checkpoint on the volume can be read: fail, or start again at step 1."),
+        Meta(description="What to do when the run's checkpoints are damaged or gone: fail, or start again at step 1."),
     ] = "Fail"
 
 

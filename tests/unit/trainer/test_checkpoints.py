@@ -169,6 +169,22 @@ def test_a_run_whose_checkpoints_are_all_damaged_fails_unless_it_may_start_over(
     assert other.newest() is not None
 
 
+def test_a_run_whose_checkpoints_are_gone_fails_unless_it_may_start_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=3, run="b", known_step=110)
+    with pytest.raises(TrainerError, match=r"checkpoint of step 110, and .* has none; .*onDamage: StartOver") as caught:
+        starting_point(checkpoints, CONFIG)
+    assert caught.value.reason == "CheckpointsDamaged"
+    with caplog.at_level(logging.WARNING):
+        assert starting_point(checkpoints, starting_over(CONFIG)) is None
+    assert "training starts again at step 1" in caplog.text
+    checkpoints.write(5, fill)
+    start = starting_point(checkpoints, CONFIG)
+    assert start is not None
+    assert start.step == 5, "one that is older than the last is enough"
+
+
 def test_an_older_whole_checkpoint_is_enough(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3, run="b")
     checkpoints.write(3, fill)

@@ -15,6 +15,7 @@ from msgspec import structs
 from clotho_contract import config as run_config
 from clotho_contract.config import RunConfig
 from clotho_contract.names import (
+    CHECKPOINT_STEP_VARIABLE,
     DATA_PATH,
     DATA_VARIABLE,
     ENVIRONMENT_TOKEN_VARIABLE,
@@ -110,7 +111,8 @@ class _Rank:
         config, board, stack = self.config, self.board, self.stack
         leading = ranks.leading(self.options.place, config, board, self.stop, self.options.host)
         companions = await stack.enter_async_context(leading)
-        checkpoints = Checkpoints(self.data / "checkpoints", config.training.checkpoint.keep, config.run.id)
+        keep, known_step = config.training.checkpoint.keep, _known_step()
+        checkpoints = Checkpoints(self.data / "checkpoints", keep, config.run.id, known_step)
         source = await _source(config, self.token, checkpoints, self.stop, stack)
         publish = await self._policy_publisher()
         training = Training(config, target, source, checkpoints, board, self.data, companions.meet)
@@ -200,3 +202,8 @@ def _token(config: RunConfig) -> str:
     if not token and config.inline is None:
         raise TrainerError("InvalidConfig", f"${TOKEN_VARIABLE} is not set; it is the token for the API server")
     return token
+
+
+def _known_step() -> int:
+    text = os.environ.get(CHECKPOINT_STEP_VARIABLE, "")
+    return int(text) if text.isdecimal() else 0

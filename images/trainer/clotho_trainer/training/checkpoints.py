@@ -72,9 +72,11 @@ class Survey:
 
 
 class Checkpoints:
-    def __init__(self, folder: Path, keep: int, run: str) -> None:
+    def __init__(self, folder: Path, keep: int, run: str, known_step: int = 0) -> None:
+        """`known_step`: of a checkpoint that the run has written before; 0 where none is known."""
         self.folder = folder
         self.run = run
+        self.known_step = known_step
         self._keep = keep
 
     def write(self, step: int, fill: Callable[[Path], None]) -> CheckpointInfo:
