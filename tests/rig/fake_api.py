@@ -85,10 +85,12 @@ class FakeApi:
         self._check_version("replace", path, body)
         return self._store(path, body)
 
-    async def patch(self, path: str, body: Body, answer: type[Any], content_type: str, **_: str) -> Any:
+    async def patch(self, path: str, body: Body, answer: type[Any], content_type: str, **params: str) -> Any:
         self._note(f"patch {path}", body)
         if content_type == APPLY and path not in self.objects:
             return self._store(path, merged({}, body))
+        if content_type == APPLY and "force" not in params:
+            raise Conflict(f"patch {path}", "another manager has set these fields", 409, "Conflict")
         self._check_version("patch", path, body)
         return self._store(path, merged(self.objects[path], body))
 

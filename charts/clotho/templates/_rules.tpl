@@ -11,13 +11,13 @@
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, patch, delete] # patch: labels and owners that were removed
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [get, list, watch, create, delete] # delete: of a deleted run that never wrote a checkpoint
+  verbs: [get, list, watch, create, patch, delete] # delete: of a deleted run that never wrote a checkpoint
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch]

@@ -6,6 +6,12 @@ from datetime import datetime
 from msgspec import Struct, field
 
 
+class OwnerReference(Struct, frozen=True, kw_only=True):
+    uid: str = ""
+    kind: str = ""
+    name: str = ""
+
+
 class Metadata(Struct, frozen=True, kw_only=True, rename="camel"):
     """Decoded from the API server's JSON as it is; unused fields are skipped."""
 
@@ -19,6 +25,7 @@ class Metadata(Struct, frozen=True, kw_only=True, rename="camel"):
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
 
     @property
     def is_being_deleted(self) -> bool:

@@ -47,5 +47,6 @@ SERVING_LABEL: Final = f"{GROUP}/serving"  # pods that others reach by host name
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 
 GENERATION_ANNOTATION: Final = f"{GROUP}/generation"  # of the spec that a pod was rendered from
-CONTENTS_ANNOTATION: Final = f"{GROUP}/contents"  # digest of the config file in a run's Secret
+TOKEN_KEYS_ANNOTATION: Final = f"{GROUP}/token-keys"  # the tokens that were made for a run's Secret
+TOKENS_ANNOTATION: Final = f"{GROUP}/tokens"  # changes when a token of a run's Secret had to be made again
 FINGERPRINT_ANNOTATION: Final = f"{GROUP}/fingerprint"  # of what an object was rendered from

@@ -4,6 +4,7 @@ Three classes: fields that are always allowed, fields that never are, and the re
 by name (`permissions.templateFields`).
 """
 
+import posixpath
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -124,6 +125,10 @@ _GRANTING: Final = (
 _GRANTING_DOMAINS: Final = (".nri.io", ".crio.io", ".noderesource.dev")
 
 
+_DEVICES: Final = "the container runtime may hand out GPUs by it; use resources.limits"
+_DEVICE_FOLDER: Final = "/var/run/nvidia-container-devices"
+
+
 def template_problems(where: str, template: Tree, permitted: frozenset[str] = frozenset()) -> Iterator[str]:
     """One sentence for each field that the template may not set. `where` is the template's own place in the spec."""
     yield from forbidden_problems(where, template)
@@ -147,6 +152,8 @@ def forbidden_problems(where: str, template: Tree) -> Iterator[str]:
     for name in _fields(template):
         if name in _NEVER:
             yield f"{where}: {name} is not allowed in a template: {_NEVER[name]}"
+    for name in _device_requests(template):
+        yield f"{where}: {name} is not allowed in a template: {_DEVICES}"
     metadata = _dict(template.get("metadata"))
     for label in map(str, _dict(metadata.get("labels"))):
         if label.startswith(f"{GROUP}/") or label in _OUR_LABELS:
@@ -154,6 +161,18 @@ def forbidden_problems(where: str, template: Tree) -> Iterator[str]:
     for annotation in map(str, _dict(metadata.get("annotations"))):
         if annotation.startswith((f"{GROUP}/", *_WEAKENING)):
             yield f"{where}: the annotation {annotation} is not allowed in a template"
+
+
+def _device_requests(template: Tree) -> Iterator[str]:
+    """By a variable or a mount, a container gets devices that it has not asked the scheduler for."""
+    pod = _dict(template.get("spec"))
+    for container in (each for kind in ("initContainers", "containers") for each in map(_dict, _list(pod.get(kind)))):
+        for variable in (str(_dict(each).get("name")) for each in _list(container.get("env"))):
+            if variable.endswith("_VISIBLE_DEVICES") or variable.startswith(("NVIDIA_MIG_", "NVIDIA_IMEX_")):
+                yield f"the variable {variable}"
+        for path in (str(_dict(each).get("mountPath")) for each in _list(container.get("volumeMounts"))):
+            if posixpath.normpath(path).startswith(_DEVICE_FOLDER):
+                yield f"a mount at {_DEVICE_FOLDER}"
 
 
 def _fields(template: Tree) -> Iterator[str]:

@@ -8,15 +8,18 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+import msgspec
 from msgspec import Struct
 
-from clotho.api.names import API_VERSION, FIELD_MANAGER, OWNER_LABELS, UID_LABEL
+from clotho.api.metadata import Metadata
+from clotho.api.names import API_VERSION, FIELD_MANAGER, TOKEN_KEYS_ANNOTATION, TOKENS_ANNOTATION
 from clotho.cluster.cache import Key
 from clotho.cluster.client import APPLY, MERGE, ApiClient
 from clotho.cluster.kinds import RESOURCES, path_of
 from clotho.cluster.outcomes import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, Transient, Undecodable
 from clotho.cluster.store import AnyOwner, Store, key_of
 from clotho.plan.model import Action, Apply, Create, Delete, Manifest, ObjectKey, Refusal, Validate
+from clotho.plan.ownership import is_owned_by, lost_marks, owner_in_words
 from clotho.render.objects import ROLE_KEYS
 from clotho_contract.names import TOKEN_VARIABLE
 
@@ -135,17 +138,7 @@ class Writer:
                 case Create():
                     await self._create(owner, action)
                 case Apply():
-                    if action.random_keys:
-                        await self._add_missing_tokens(path_of(namespace, action.key), action.random_keys)
-                    answer = await self._client.patch(
-                        path_of(namespace, action.key),
-                        action.manifest,
-                        Body,
-                        APPLY,
-                        fieldManager=FIELD_MANAGER,
-                        force="true",
-                    )
-                    self._store.take_in(action.key.kind, answer)
+                    await self._apply(owner, action)
                 case Validate():
                     await self._validate(namespace, action)
                 case Delete():
@@ -174,16 +167,66 @@ class Writer:
             self._refused.pop(key_of(owner), None)
 
     async def _create(self, owner: AnyOwner, action: Create) -> None:
-        namespace = owner.metadata.namespace
-        folder = RESOURCES[action.key.kind].folder(namespace)
+        namespace, key = owner.metadata.namespace, action.key
+        if self._store.cache(key.kind).get(namespace, key.name) is not None and (found := await self._own(owner, key)):
+            await self._adopt(namespace, action, found)
+            return
+        folder = RESOURCES[key.kind].folder(namespace)
         try:
             answer = await self._client.create(folder, _with_tokens(action), Body, fieldManager=FIELD_MANAGER)
-        except AlreadyExists:
-            found = await self.refresh(namespace, action.key)
-            if found is None or not _is_of(found, owner):
+        except (AlreadyExists, Forbidden):  # a quota may count the object that exists already
+            found = await self._own(owner, key)
+            if found is None:
                 raise
+            await self._adopt(namespace, action, found)
             return
+        self._store.take_in(key.kind, answer)
+
+    async def _apply(self, owner: AnyOwner, action: Apply) -> None:
+        """Forced only on what is known as the owner's: the name may be taken by an object of another owner."""
+        namespace = owner.metadata.namespace
+        path = path_of(namespace, action.key)
+        if action.random_keys:
+            await self._add_missing_tokens(path, action.random_keys)
+
+        async def send(**force: str) -> Body:
+            return await self._client.patch(path, action.manifest, Body, APPLY, fieldManager=FIELD_MANAGER, **force)
+
+        known = self._store.cache(action.key.kind).get(namespace, action.key.name)
+        try:
+            if known is not None and not is_owned_by(known.metadata, owner.metadata):
+                await self._own(owner, action.key)
+            answer = await send(**({"force": "true"} if known is not None else {}))
+        except Conflict:
+            if known is not None or await self._own(owner, action.key) is None:
+                raise
+            answer = await send(force="true")
         self._store.take_in(action.key.kind, answer)
+
+    async def _own(self, owner: AnyOwner, key: ObjectKey) -> Body | None:
+        """The owner's object of that name; None where it is gone again. One of another owner is a refusal."""
+        found = await self.refresh(owner.metadata.namespace, key)
+        if found is None:
+            return None
+        metadata = msgspec.convert(found["metadata"], Metadata)
+        if is_owned_by(metadata, owner.metadata):
+            return found
+        problem = f"it exists and {owner_in_words(metadata)}; delete it, then it is created"
+        self._note_refusal(owner, key, Refusal(message=problem, is_permanent=False))
+        raise AlreadyExists(f"write {key.kind} {key.name}", problem, 409)
+
+    async def _adopt(self, namespace: str, action: Create, found: Body) -> None:
+        """Put back the labels and the owner, by which watches, caches and policies find it."""
+        change = lost_marks(found["metadata"], action.manifest["metadata"])
+        if not change:
+            return
+        kind, name = action.key.kind, action.key.name
+        log.warning("%s %s lost %s, which are put back", kind, name, " and ".join(change))
+        guarded = {"metadata": {"uid": found["metadata"]["uid"], **change}}
+        path = path_of(namespace, action.key)
+        answer = await self._client.patch(path, guarded, Body, MERGE, fieldManager=FIELD_MANAGER)
+        if (item := self._store.take_in(kind, answer)) is not None:
+            self._store.announce(kind, item.metadata)
 
     async def _validate(self, namespace: str, action: Validate) -> None:
         folder, options = RESOURCES[action.key.kind].folder(namespace), {"dryRun": "All", "fieldValidation": "Strict"}
@@ -195,9 +238,15 @@ class Writer:
 
     async def _add_missing_tokens(self, path: str, keys: Sequence[str]) -> None:
         """A merge patch, because a later apply without them would remove keys that were applied."""
-        data = (await self._client.get(path, Body)).get("data") or {}
-        if missing := _missing_tokens(data, keys):
-            await self._client.patch(path, {"data": missing}, Body, MERGE, fieldManager=FIELD_MANAGER)
+        found = await self._client.get(path, Body)
+        data = found.get("data") or {}
+        missing = _missing_tokens(data, keys)
+        if not missing:
+            return
+        change: Body = {"data": missing}
+        if _were_removed(missing, found):
+            change["metadata"] = {"annotations": {TOKENS_ANNOTATION: secrets.token_hex(4)}}
+        await self._client.patch(path, change, Body, MERGE, fieldManager=FIELD_MANAGER)
 
     async def _delete(self, namespace: str, action: Delete) -> None:
         options = _DeleteOptions(
@@ -223,12 +272,6 @@ class Writer:
             raise NotLeader("the lease is not held")
 
 
-def _is_of(found: Body, owner: AnyOwner) -> bool:
-    """By the labels that the caches go by."""
-    labels: Mapping[str, str] = found["metadata"].get("labels", {})
-    return labels.get(UID_LABEL) == owner.metadata.uid and labels.get(OWNER_LABELS[owner.kind]) == owner.metadata.name
-
-
 def _with_tokens(action: Create) -> Manifest:
     if not action.random_keys:
         return action.manifest
@@ -238,8 +281,14 @@ def _with_tokens(action: Create) -> Manifest:
 
 def _missing_tokens(data: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
     """In a Secret with one token for all roles, that one: the pods that are running have no other."""
-    shared = dict.fromkeys(ROLE_KEYS, data[TOKEN_VARIABLE]) if TOKEN_VARIABLE in data else {}
-    return {key: shared.get(key) or _fresh_token() for key in keys if key not in data}
+    shared = dict.fromkeys(ROLE_KEYS, data.get(TOKEN_VARIABLE))
+    return {key: shared.get(key) or _fresh_token() for key in keys if not data.get(key)}
+
+
+def _were_removed(missing: Iterable[str], secret: Body) -> bool:
+    """Then pods have tokens that count no longer. Keys that a new version of the operator adds are in no pod yet."""
+    made = (secret["metadata"].get("annotations") or {}).get(TOKEN_KEYS_ANNOTATION, "").split(",")
+    return any(key in made or key in (secret.get("data") or {}) for key in missing)
 
 
 def _fresh_token() -> str:

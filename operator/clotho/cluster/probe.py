@@ -39,6 +39,7 @@ def queue_status(answer: ApiStatus, batch_size: int) -> QueueStatus:
         is_full=answer.full,
         environments_connected=answer.connected_count,
         storage_problem=answer.storage_problem[:500],
+        state_lost=answer.state_lost[:500],
     )
 
 
@@ -50,18 +51,23 @@ class Question(Struct, frozen=True):
 def questions(run: TrainingRun, pods: tuple[Pod, ...], known: Probes, now: datetime) -> tuple[Question, ...]:
     """The trainer is always probed; the others only once it does not answer or has made no step for a while:
     they are needed to find the cause of a stall, and a thousand healthy runs should cost little. Autoscaling needs the
-    length of the API server's queue as well."""
+    length of the API server's queue as well; and a new API server may have lost the state of the last."""
     if run.status.is_finished:
         exporter = _only(pods, EXPORTER)
         return (Question("exporter", exporter),) if exporter else ()
     trainer, api_server = _only(pods, TRAINER), _only(pods, API_SERVER)
     due = [Question("trainer", trainer)] if trainer else []
     is_doubtful = is_suspicious(run, known, now)
-    if is_doubtful or any(environment.autoscaling for environment in run.spec.environments):
-        due += [Question("api_server", api_server)] if api_server else []
+    is_needed = is_doubtful or any(environment.autoscaling for environment in run.spec.environments)
+    if api_server and (is_needed or _is_unknown(api_server, known.api_server)):
+        due.append(Question("api_server", api_server))
     if is_doubtful:
         due += [Question("inference", trainer)] if trainer and not run.spec.is_inline else []
     return tuple(due)
+
+
+def _is_unknown(pod: Pod, last: Probe[QueueStatus] | None) -> bool:
+    return pod.is_ready and (last is None or last.answer is None or last.pod_uid != pod.uid)
 
 
 def is_suspicious(run: TrainingRun, known: Probes, now: datetime) -> bool:
@@ -129,7 +135,7 @@ def operator_token(store: Store, key: Key) -> str | None:
     """What the operator's requests to the pods of a run carry."""
     run = store.run(key)
     secret = store.secret_of(key, run.metadata.uid) if run is not None else None
-    encoded = (secret.data.operator_token or secret.data.shared_token) if secret else None
+    encoded = secret.operator_token if secret else ""
     return base64.b64decode(encoded).decode(errors="replace") if encoded else None  # a hand edit may be binary
 
 

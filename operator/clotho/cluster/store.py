@@ -13,11 +13,11 @@ from clotho.api.environment import AnyEnvironment
 from clotho.api.inference_tests import AnyTest, InferenceTest
 from clotho.api.metadata import Metadata
 from clotho.api.names import (
-    CONTENTS_ANNOTATION,
     FINGERPRINT_ANNOTATION,
     KIND,
     OWNER_LABELS,
     PLURALS,
+    TOKENS_ANNOTATION,
     UID_LABEL,
     OwnerKind,
 )
@@ -25,8 +25,8 @@ from clotho.api.training_policy import AnyPolicy
 from clotho.api.training_run import TrainingRun, UnreadableRun, parse
 from clotho.cluster.cache import TOMBSTONES, Cache, Key, version
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
-from clotho.plan.pods import Pod
-from clotho.render.objects import CONFIG_KEY, contents_digest
+from clotho.plan.pods import Pod, parse_pod
+from clotho.render.objects import CONFIG_KEY, TOKEN_KEYS, contents_digest
 from clotho_contract.names import OPERATOR_TOKEN_VARIABLE, TOKEN_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -40,26 +40,32 @@ class Child(Struct, frozen=True):
     spec: Mapping[str, Any] = field(default_factory=dict)
 
 
-class SecretData(Struct, frozen=True):
-    operator_token: str | None = field(name=OPERATOR_TOKEN_VARIABLE, default=None)
-    shared_token: str | None = field(name=TOKEN_VARIABLE, default=None)  # of a run older than tokens per role
-    config: str = field(name=CONFIG_KEY, default="")
+class _Secret(Struct, frozen=True):
+    metadata: Metadata
+    data: Mapping[str, str] = field(default_factory=dict)
 
 
-class SecretChild(Struct, frozen=True):
+class SecretChild(Struct, frozen=True, kw_only=True):
     """The run's Secret. Only the operator's token is kept of it, and goes no further than the header of a probe."""
 
     metadata: Metadata
-    data: SecretData = SecretData()
+    operator_token: str = ""  # as it stands there, in base64
+    contents: str = ""  # digest of the config file
+    has_tokens: bool = False  # all of them
 
-    @property
-    def is_edited(self) -> bool:
-        digest = self.metadata.annotations.get(CONTENTS_ANNOTATION)
-        return digest is not None and digest != contents_digest(self.data.config)
+
+def parse_secret(body: Mapping[str, Any]) -> SecretChild:
+    found = msgspec.convert(body, _Secret)
+    return SecretChild(
+        metadata=found.metadata,
+        # the second is of a run older than tokens per role
+        operator_token=found.data.get(OPERATOR_TOKEN_VARIABLE) or found.data.get(TOKEN_VARIABLE, ""),
+        contents=contents_digest(found.data.get(CONFIG_KEY, "")),
+        has_tokens=all(found.data.get(key) for key in TOKEN_KEYS),
+    )
 
 
 Object = Pod | Child | SecretChild | AnyOwner | AnyPolicy
-TYPES: Final[Mapping[Kind, type[Pod] | type[Child] | type[SecretChild]]] = {"Pod": Pod, "Secret": SecretChild}
 
 
 def owner(metadata: Metadata) -> Key | None:
@@ -252,15 +258,23 @@ def _affected(kind: Kind, metadata: Metadata) -> tuple[Key, ...]:
 
 def _seen(item: Child | SecretChild) -> ObjectSeen:
     metadata = item.metadata
-    is_edited = isinstance(item, SecretChild) and item.is_edited
-    return ObjectSeen(
+    seen = ObjectSeen(
         uid=metadata.uid,
         resource_version=metadata.resource_version,
         created_at=metadata.creation_timestamp or datetime.now(UTC),
-        fingerprint="" if is_edited else metadata.annotations.get(FINGERPRINT_ANNOTATION, ""),
+        fingerprint=metadata.annotations.get(FINGERPRINT_ANNOTATION, ""),
         labels=metadata.labels,
+        owner_uids=tuple(owner.uid for owner in metadata.owner_references),
         spec=item.spec if isinstance(item, Child) else {},
         is_terminating=metadata.is_being_deleted,
+    )
+    if isinstance(item, Child):
+        return seen
+    return msgspec.structs.replace(
+        seen,
+        contents=item.contents,
+        has_tokens=item.has_tokens,
+        token_revision=metadata.annotations.get(TOKENS_ANNOTATION, ""),
     )
 
 
@@ -269,8 +283,10 @@ _PARSERS: Final[Mapping[Kind, Callable[[Mapping[str, Any]], Object]]] = {
     "Environment": environment.parse,
     "InferenceTest": inference_tests.parse,
     "TrainingPolicy": training_policy.parse,
+    "Pod": parse_pod,
+    "Secret": parse_secret,
 }
 
 
 def decode(kind: Kind, body: Mapping[str, Any]) -> Object:
-    return _PARSERS[kind](body) if kind in _PARSERS else msgspec.convert(body, TYPES.get(kind, Child))
+    return _PARSERS[kind](body) if kind in _PARSERS else msgspec.convert(body, Child)

@@ -21,7 +21,7 @@ from clotho.manager.dispatch import Result, log_failure
 from clotho.manager.metrics import Metrics
 from clotho.plan.environments import plan_environment
 from clotho.plan.inference_tests import plan_test
-from clotho.plan.model import RESTARTING, STALLED, Create, Event, Plan, Validate
+from clotho.plan.model import RESTARTING, STALLED, Apply, Create, Event, Plan, Validate
 from clotho.plan.run.deletion import plan_removal
 from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
@@ -143,11 +143,11 @@ class Reconciler:
 
 
 def _result(planned: Plan[Any]) -> Result:
-    """Planned again at once after a status write, a dry run, and a new Secret: tokens of older pods are void then."""
+    """Planned again at once after a status write, a dry run, and a write to the Secret: it may void tokens of pods."""
     wake_at = planned.wake_at
     after = None if wake_at is None else max(0.0, (wake_at - datetime.now(UTC)).total_seconds())
     changes_the_plan = any(
-        isinstance(action, Validate) or (isinstance(action, Create) and action.key.kind == "Secret")
+        isinstance(action, Validate) or (isinstance(action, Create | Apply) and action.key.kind == "Secret")
         for action in planned.actions
     )
     return Result(requeue=planned.status is not None or changes_the_plan, requeue_after=after)

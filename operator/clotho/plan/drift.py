@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clotho.plan.model import Apply, Manifest, ObjectKey, ObjectSeen
+from clotho.plan.ownership import is_marked
 
 
 def repair(key: ObjectKey, rendered: Manifest, objects: Mapping[ObjectKey, ObjectSeen]) -> tuple[Apply, ...]:
@@ -14,9 +15,7 @@ def repair(key: ObjectKey, rendered: Manifest, objects: Mapping[ObjectKey, Objec
 
 
 def has_drifted(seen: ObjectSeen, rendered: Manifest) -> bool:
-    labels: Mapping[str, str] = rendered["metadata"]["labels"]
-    is_labelled = labels.items() <= seen.labels.items()
-    return not is_labelled or any(
+    return not is_marked(seen.labels, seen.owner_uids, rendered["metadata"]) or any(
         _differs(name, seen.spec.get(name), value) for name, value in rendered["spec"].items()
     )
 

@@ -46,9 +46,13 @@ class ObjectSeen(Struct, frozen=True, kw_only=True):
     uid: str
     resource_version: str
     created_at: datetime
-    fingerprint: str = ""  # the value of FINGERPRINT_ANNOTATION; empty where the contents were changed since
+    fingerprint: str = ""  # the value of FINGERPRINT_ANNOTATION
     labels: Mapping[str, str] = field(default_factory=dict)
+    owner_uids: tuple[str, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
+    contents: str = ""  # of a run's Secret: digest of the config file,
+    has_tokens: bool = True  # whether every token is there,
+    token_revision: str = ""  # and the value of TOKENS_ANNOTATION
     is_terminating: bool = False
 
 
@@ -77,6 +81,7 @@ class QueueStatus(Struct, frozen=True, kw_only=True):
     is_full: bool = False
     environments_connected: int = 0
     storage_problem: str = ""  # groups are refused because the API server's volume is full
+    state_lost: str = ""  # what the API server found when it started and could not use
 
 
 class Probes(Struct, frozen=True, kw_only=True):
@@ -123,7 +128,8 @@ class Observed(Struct, frozen=True, kw_only=True):
 
 
 class Create(Struct, frozen=True, kw_only=True):
-    """POST. AlreadyExists counts as success when the object carries this run's uid, else as a transient error.
+    """POST. An object of that name that is the run's own is adopted: its labels and its owner are put right. One of
+    another owner is left alone: that is a refusal, and a transient error.
 
     `random_keys`: keys of the manifest's `data` that the writer fills with fresh random tokens (Secrets only), so that
     no token ever passes through a plan.
@@ -142,7 +148,10 @@ class Validate(Struct, frozen=True, kw_only=True):
 
 
 class Apply(Struct, frozen=True, kw_only=True):
-    """Server-side apply, forced, with FIELD_MANAGER. `random_keys` as in Create: those that exist are left alone."""
+    """Server-side apply with FIELD_MANAGER, forced where the object is the run's own; of another owner as in Create.
+
+    `random_keys` as in Create: those that exist are left alone.
+    """
 
     key: ObjectKey
     manifest: Manifest

@@ -16,6 +16,7 @@ from clotho.api.names import (
     GENERATION_ANNOTATION,
     INDEX_LABEL,
     RESTARTS_LABEL,
+    TOKENS_ANNOTATION,
     TRAINER,
 )
 from clotho_contract import termination
@@ -163,6 +164,15 @@ class Pod(Struct, frozen=True, kw_only=True):
     def generation(self) -> int:
         """Of the spec that it was rendered from; 0 where it is not known."""
         return _number(self.metadata.annotations.get(GENERATION_ANNOTATION, ""))
+
+    @property
+    def token_revision(self) -> str:
+        """Of the Secret whose tokens it has."""
+        return self.metadata.annotations.get(TOKENS_ANNOTATION, "")
+
+    @property
+    def owner_uids(self) -> tuple[str, ...]:
+        return tuple(owner.uid for owner in self.metadata.owner_references)
 
     @property
     def ended_at(self) -> datetime | None:

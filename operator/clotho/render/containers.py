@@ -32,6 +32,22 @@ POD_SECURITY: Final[Manifest] = {
 }
 
 
+NO_GPUS: Final[Manifest] = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}  # images often set it to `all`
+
+
+def asks_for_gpus(container: Manifest) -> bool:
+    """From the scheduler. Then the device plugin sets the variable to the GPUs that the container got."""
+    asked = container.get("resources")
+    asked = asked if isinstance(asked, dict) else {}
+    amounts = [each for each in (asked.get("requests"), asked.get("limits")) if isinstance(each, dict)]
+    gpus = [amount for each in amounts for name, amount in each.items() if "gpu" in name or "nvidia.com/" in name]
+    return bool(asked.get("claims")) or any(_is_some(amount) for amount in gpus)
+
+
+def _is_some(amount: object) -> bool:
+    return any(digit in "123456789" for digit in str(amount))
+
+
 def literal(text: str) -> str:
     """As it is, whatever it looks like: the kubelet puts variables, secret ones too, in the place of `$(NAME)`."""
     return text.replace("$", "$$")

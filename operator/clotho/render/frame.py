@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from clotho.api.templates import forbidden_problems
-from clotho.render.containers import EVERY_CONTAINER, MAIN, POD_SECURITY, Manifest
+from clotho.render.containers import EVERY_CONTAINER, MAIN, NO_GPUS, POD_SECURITY, Manifest, asks_for_gpus
 from clotho.render.disk import bound_disk
 from clotho.render.merge import TemplateError, merge
 from clotho.render.restricted import restricted_problems
@@ -88,4 +88,5 @@ def _override(pod: Manifest, template: dict[str, Any], path: str) -> Manifest:
 def _secured(container: Manifest, default_image: str, settings: RenderSettings, path: str) -> Manifest:
     """Restricted Pod Security and a /tmp, unless the container sets them; the main image if it has none."""
     defaults = {"image": default_image, "imagePullPolicy": settings.image_pull_policy, **EVERY_CONTAINER}
-    return merge(defaults, container, f"{path}.{container['name']}")
+    secured = merge(defaults, container, f"{path}.{container['name']}")
+    return secured if asks_for_gpus(secured) else merge(secured, {"env": [NO_GPUS]}, path)

@@ -2,21 +2,23 @@
 
 import base64
 import hashlib
+from functools import lru_cache
 from typing import Any, Final
+
+import msgspec
 
 from clotho.api.names import (
     API_SERVER,
     COMPONENT_LABEL,
-    CONTENTS_ANNOTATION,
     ENVIRONMENT,
     ENVIRONMENT_LABEL,
     INFERENCE,
     SERVING_LABEL,
+    TOKEN_KEYS_ANNOTATION,
     TRAINER,
     Component,
 )
 from clotho.api.training_run import EnvironmentSpec, TrainingRun
-from clotho.render.config import fingerprint
 from clotho.render.metadata import Manifest, object_metadata, selector
 from clotho.render.names import base_name, claim_name
 from clotho.render.needs import egress_rules
@@ -40,7 +42,6 @@ CONFIG_KEY: Final = "run.yaml"
 ROLE_KEYS: Final = (ENVIRONMENT_TOKEN_VARIABLE, TRAINER_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
 API_SERVER_KEYS: Final = (*ROLE_KEYS, ADMIN_TOKEN_VARIABLE)  # that the API server accepts
 TOKEN_KEYS: Final = (*API_SERVER_KEYS, INFERENCE_TOKEN_VARIABLE)
-TOKEN_REVISION: Final = "inference"  # noqa: S105 - change it with TOKEN_KEYS: live runs get the missing keys
 _DNS_PORT: Final = 53
 
 
@@ -52,7 +53,9 @@ def service(run: TrainingRun) -> Manifest:
         "metadata": object_metadata(run.metadata, base_name(run.metadata)),
         "spec": {
             "type": "ClusterIP",
-            "externalName": "",  # the two make an edit to another type repairable
+            "externalName": "",  # the two make an edit to another type repairable,
+            "externalIPs": [],  # and these two what would lead others' traffic to the run
+            "sessionAffinity": "None",
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": selector(run.metadata, **{SERVING_LABEL: "true"}),
@@ -65,22 +68,23 @@ def _service_port(name: str, port: int) -> Manifest:
     return {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
 
 
-def secret_fingerprint(config: contract.RunConfig) -> str:
-    return f"{fingerprint(config)}-{TOKEN_REVISION}"
-
-
 def secret(run: TrainingRun, config: contract.RunConfig) -> Manifest:
     """The config file; the tokens of each role stand beside it, filled in once by the writer."""
-    metadata = object_metadata(run.metadata, base_name(run.metadata), fingerprint=secret_fingerprint(config))
-    contents = base64.b64encode(contract.render(config).encode()).decode()
-    metadata["annotations"][CONTENTS_ANNOTATION] = contents_digest(contents)
+    metadata = object_metadata(run.metadata, base_name(run.metadata))
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
-        "metadata": metadata,
-        "data": {CONFIG_KEY: contents},
+        "metadata": metadata | {"annotations": {TOKEN_KEYS_ANNOTATION: ",".join(TOKEN_KEYS)}},
+        "data": {CONFIG_KEY: _config_file(msgspec.json.encode(config))},
     }
+
+
+@lru_cache(maxsize=2048)
+def _config_file(encoded: bytes) -> str:
+    """YAML takes milliseconds to write, and every reconcile compares it with what is in the Secret."""
+    config = msgspec.json.decode(encoded, type=contract.RunConfig)
+    return base64.b64encode(contract.render(config).encode()).decode()
 
 
 def contents_digest(contents: str) -> str:

@@ -42,6 +42,7 @@ from clotho.render.outside import outside_mounts, outside_variables, outside_vol
 from clotho.render.settings import RenderSettings
 from clotho_contract.names import (
     API_SERVER_PORT,
+    CHECKPOINT_STEP_VARIABLE,
     CODE_PATH,
     CONFIG_PATH,
     DATA_PATH,
@@ -104,8 +105,7 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
         "containers": [main],
         "volumes": [*_shared_volumes(run), _claim_or_scratch("data", claim, run.spec.storage.api_server_size)],
     }
-    labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts)}
-    pod = _pod(run, API_SERVER, spec, settings, labels)
+    pod = _pod(run, identity(run, API_SERVER), spec, settings, restarts)
     return frame.finish(pod, run.spec.api_server.template, "spec.apiServer.template", settings)
 
 
@@ -114,6 +114,7 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
     inline = tuple(_inline_volumes(run))
     main = _trainer_container(run, settings, "train", _with_gpus(gpus))
     main["env"] += [*_trainer_secrets(run), *_trainer_tokens(run), *_rank_variables(run, settings, index)]
+    main["env"] += _known_checkpoint(run, index)
     served = [port(_port_name(rank), inference_port(rank)) for rank in range(topology.ranks_per_node)]
     main["ports"] = [*served, *main["ports"]]
     if run.spec.can_have_replicas and index == 0:
@@ -134,9 +135,8 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
             *({"name": name, **volume} for name, _, volume in inline),
         ],
     }
-    labels = {SERVING_LABEL: "true", RESTARTS_LABEL: str(restarts), ATTEMPT_LABEL: str(attempt)}
-    labels |= {INDEX_LABEL: str(index)} if topology.nodes > 1 else {}
-    pod = _pod(run, TRAINER, spec, settings, labels, pod_name(run.metadata, TRAINER, index=index))
+    pod = _pod(run, identity(run, TRAINER, index=index), spec, settings, restarts)
+    pod["metadata"]["labels"][ATTEMPT_LABEL] = str(attempt)
     return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
 
 
@@ -158,8 +158,7 @@ def inference_pod(run: TrainingRun, index: int, settings: RenderSettings, restar
         "containers": [main | probes(TRAINER_STATUS_PORT)],
         "volumes": [*_trainer_volumes(run, settings, has_claim=False), _shared_memory(gpus)],
     }
-    labels = {SERVING_LABEL: "true", INDEX_LABEL: str(index), RESTARTS_LABEL: str(restarts)}
-    pod = _pod(run, INFERENCE, spec, settings, labels, pod_name(run.metadata, INFERENCE, index=index))
+    pod = _pod(run, identity(run, INFERENCE, index=index), spec, settings, restarts)
     return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
 
 
@@ -171,7 +170,7 @@ def exporter_pod(run: TrainingRun, settings: RenderSettings, name: str, restarts
         "containers": [main],
         "volumes": _trainer_volumes(run, settings),
     }
-    pod = _pod(run, EXPORTER, spec, settings, {RESTARTS_LABEL: str(restarts)}, name)
+    pod = _pod(run, identity(run, EXPORTER) | {"name": name}, spec, settings, restarts)
     return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
 
 
@@ -252,8 +251,7 @@ def environment_pod(
         "containers": [main],
         "volumes": [*_shared_volumes(run), scratch("work", "1Gi"), *needs.volumes(needed, settings), *code],
     }
-    labels = {ENVIRONMENT_LABEL: environment.name, INDEX_LABEL: str(index), RESTARTS_LABEL: str(restarts)}
-    pod = _pod(run, ENVIRONMENT, spec, settings, labels, pod_name(run.metadata, ENVIRONMENT, environment.name, index))
+    pod = _pod(run, identity(run, ENVIRONMENT, environment.name, index), spec, settings, restarts)
     return frame.finish(pod, environment.template, f"spec.environments.{environment.name}.template", settings)
 
 
@@ -298,6 +296,14 @@ def _rank_variables(run: TrainingRun, settings: RenderSettings, index: int) -> l
     ]
 
 
+def _known_checkpoint(run: TrainingRun, index: int) -> list[Manifest]:
+    """Without it, a trainer whose checkpoints were deleted starts at step 1 as if it were the first."""
+    saved = run.status.checkpoint
+    if saved is None or index or run.spec.storage.ephemeral:
+        return []
+    return [value(CHECKPOINT_STEP_VARIABLE, str(saved.step))]
+
+
 def _port_name(local_rank: int) -> str:
     return f"inference-{local_rank}" if local_rank else "inference"
 
@@ -316,17 +322,24 @@ def _inline_volumes(run: TrainingRun) -> Iterator[tuple[str, str, Manifest]]:
             yield name, str(path), {"persistentVolumeClaim": {"claimName": source.claim_name, "readOnly": True}}
 
 
-def _pod(
-    run: TrainingRun,
-    component: Component,
-    spec: Manifest,
-    settings: RenderSettings,
-    labels: dict[str, str],
-    name: str = "",
-) -> Manifest:
-    metadata = object_metadata(run.metadata, name or pod_name(run.metadata, component), component=component)
+def identity(run: TrainingRun, component: Component, environment: str = "", index: int = 0) -> Manifest:
+    """A pod's name, owner, and the labels by which watches, policies and Services find it."""
+    labels: dict[str, str] = {}
+    if component in (API_SERVER, TRAINER, INFERENCE):
+        labels[SERVING_LABEL] = "true"
+    if component == ENVIRONMENT:
+        labels[ENVIRONMENT_LABEL] = environment
+    if component in (ENVIRONMENT, INFERENCE) or (component == TRAINER and run.spec.topology.nodes > 1):
+        labels[INDEX_LABEL] = str(index)
+    name = pod_name(run.metadata, component, environment, index)
+    metadata = object_metadata(run.metadata, name, component=component)
+    return metadata | {"labels": metadata["labels"] | labels}
+
+
+def _pod(run: TrainingRun, identity: Manifest, spec: Manifest, settings: RenderSettings, restarts: int) -> Manifest:
+    labels = identity["labels"] | {RESTARTS_LABEL: str(restarts)}
     annotations = {GENERATION_ANNOTATION: str(run.metadata.generation)}
-    return frame.pod(metadata | {"labels": metadata["labels"] | labels, "annotations": annotations}, spec, settings)
+    return frame.pod(identity | {"labels": labels, "annotations": annotations}, spec, settings)
 
 
 def _shared_mounts() -> list[Manifest]:

@@ -107,6 +107,8 @@ async def use_every_feature(cluster: ClusterAccess, kubelet: FakeKubelet, *, rea
     await kubelet.fail(pod)
     await cluster.until("restarted", lambda run: run["status"].get("restarts", 0) > 0, "r")
     await cluster.until_phase("Running", "r")
+    await cut_off(cluster, "pods")
+    await cut_off(cluster, "persistentvolumeclaims")
     await cluster.change_run("r", training={"steps": 200})
     await cluster.until("updated with more steps", lambda run: run["status"]["observedGeneration"] == 2, "r")
     kubelet.progress = FINISHED
@@ -114,6 +116,19 @@ async def use_every_feature(cluster: ClusterAccess, kubelet: FakeKubelet, *, rea
     await cluster.change_run("r", ttlSecondsAfterFinished=0)
     await cluster.until_gone("trainingruns", "r")
     await describe_and_try(cluster)
+
+
+async def cut_off(cluster: ClusterAccess, plural: str) -> None:
+    """Take the owner from a child of the run; the operator puts it back."""
+    child = next(each for each in await cluster.of_run(plural, "r") if each["metadata"].get("ownerReferences"))
+    name = child["metadata"]["name"]
+    await cluster.patch(plural, name, {"metadata": {"ownerReferences": None}})
+
+    async def has_owner() -> tuple[bool, dict[str, Any]]:
+        body = await cluster.get(plural, name)
+        return "ownerReferences" in body["metadata"], body
+
+    await eventually("owned again", has_owner)
 
 
 async def describe_and_try(cluster: ClusterAccess) -> None:

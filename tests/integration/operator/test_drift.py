@@ -32,30 +32,55 @@ async def test_pod_whose_managed_by_label_was_removed_and_restored_is_recognised
     assert (await cluster.get("pods", name))["metadata"]["uid"] == trainer["metadata"]["uid"]
 
 
-async def test_pod_whose_owner_label_was_changed_and_restored_is_probed_again(
-    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+@pytest.mark.parametrize("label", ["clotho.dev/owner-uid", "clotho.dev/run", "app.kubernetes.io/component"])
+async def test_removed_label_of_a_pod_is_put_back(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, label: str
 ) -> None:
-    run, trainer = await running_trainer(cluster)
-    name = trainer["metadata"]["name"]
-    await cluster.patch("pods", name, OTHER_OWNER)
-    await cluster.until_phase("Starting", "r")
-    await cluster.patch("pods", name, {"metadata": {"labels": {"clotho.dev/owner-uid": run["metadata"]["uid"]}}})
+    _, trainer = await running_trainer(cluster)
+    name, uid = trainer["metadata"]["name"], trainer["metadata"]["uid"]
+    await cluster.patch("pods", name, {"metadata": {"labels": {label: None}}})
+
+    async def is_restored() -> tuple[bool, Body]:
+        now = await cluster.get("pods", name)
+        return now["metadata"]["labels"] == trainer["metadata"]["labels"], now["metadata"]
+
+    assert (await eventually("restored", is_restored))["uid"] == uid
     kubelet.progress |= {"step": 5}
     await cluster.until("at step 5", lambda r: r["status"].get("progress", {}).get("step") == 5, "r")
 
 
-async def test_deleted_pod_is_replaced_although_its_run_label_was_removed(
+@pytest.mark.parametrize("label", ["clotho.dev/run", LABEL])
+async def test_deleted_pod_is_replaced_at_once_although_it_had_lost_a_label(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, label: str
+) -> None:
+    """Long before the next resync, whose interval is minutes."""
+    _, trainer = await running_trainer(cluster)
+    name, uid = trainer["metadata"]["name"], trainer["metadata"]["uid"]
+    await cluster.patch("pods", name, {"metadata": {"labels": {label: None}}})
+    await cluster.delete("pods", name, gracePeriodSeconds=0)
+
+    def is_replaced(pods: list[Body]) -> bool:
+        return any(component(pod) == "trainer" and pod["metadata"]["uid"] != uid for pod in pods)
+
+    await cluster.until_pods("replaced", is_replaced, "r")
+
+
+async def test_failed_pod_that_lost_a_label_is_replaced(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
+    """Its name would be taken for ever."""
     _, trainer = await running_trainer(cluster)
     await cluster.patch("pods", trainer["metadata"]["name"], {"metadata": {"labels": {"clotho.dev/run": None}}})
-    await cluster.delete("pods", trainer["metadata"]["name"], gracePeriodSeconds=0)
-    await cluster.until_pods("replaced", lambda pods: any(component(pod) == "trainer" for pod in pods), "r")
+    await kubelet.fail(trainer)
+    run = await cluster.until("restarted", lambda r: r["status"].get("restarts", 0) > 0, "r")
+    await cluster.until_phase("Running", "r")
+    assert run["status"]["components"]["trainer"]["lastExit"]
 
 
 def own_fields(body: Body) -> Body:
     """What the operator has rendered, without what the server and others have added."""
-    return {"labels": body["metadata"]["labels"], "spec": body["spec"]}
+    owners = body["metadata"].get("ownerReferences")
+    return {"labels": body["metadata"]["labels"], "owners": owners, "spec": body["spec"]}
 
 
 OPEN_WALL = {"spec": {"egress": [{}]}}
@@ -63,6 +88,8 @@ WALL_AROUND_NOTHING = {"spec": {"podSelector": {"matchLabels": {"app": "another"
 INGRESS_ONLY = {"spec": {"policyTypes": ["Ingress"], "egress": None}}
 OTHER_PODS = {"spec": {"selector": {"app": "another"}}}
 OTHER_PORT = {"spec": {"ports": [{"name": "api-server", "port": 8000, "targetPort": 9999, "protocol": "TCP"}]}}
+OUTSIDE_ADDRESS = {"spec": {"externalIPs": ["203.0.113.7"]}}
+NO_OWNER = {"metadata": {"ownerReferences": None}}
 NO_LABEL = {"metadata": {"labels": {LABEL: None}}}
 OTHER_OWNER = {"metadata": {"labels": {"clotho.dev/owner-uid": "another"}}}
 
@@ -89,7 +116,9 @@ OTHER_HOST = {
         ("services", OTHER_PODS),
         ("services", OTHER_PORT),
         ("services", OTHER_HOST),
+        ("services", OUTSIDE_ADDRESS),
         ("services", NO_LABEL),
+        ("services", NO_OWNER),
     ],
 )
 async def test_hand_edit_is_repaired(
@@ -133,3 +162,48 @@ async def test_deleted_secret_is_made_again_and_pods_get_the_new_token(
     assert kubelet.ended == ["environment", "trainer", "api-server"]
     await cluster.until_phase("Running", "r")
     assert kubelet.trainers_seen_together == 1
+
+
+EMPTY_TOKEN = {"data": {"CLOTHO_TRAINER_TOKEN": ""}}
+OTHER_CONFIG = {"data": {"run.yaml": "YTogMQ=="}, "metadata": {"annotations": {"clotho.dev/contents": "whatever"}}}
+
+
+@pytest.mark.parametrize("change", [EMPTY_TOKEN, OTHER_CONFIG, NO_OWNER, OTHER_RUN, OTHER_OWNER])
+async def test_hand_edit_of_the_secret_is_repaired(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess, change: Body
+) -> None:
+    await cluster.create_run("r")
+    await cluster.until_phase("Running", "r")
+    (before,) = await cluster.of_run("secrets", "r")
+    name = before["metadata"]["name"]
+    await cluster.patch("secrets", name, change)
+
+    async def is_repaired() -> tuple[bool, Body]:
+        now = await cluster.get("secrets", name)
+        are_marked = all(now["metadata"].get(key) == before["metadata"][key] for key in ("labels", "ownerReferences"))
+        is_filled = now["data"]["run.yaml"] == before["data"]["run.yaml"] and all(now["data"].values())
+        return are_marked and is_filled, now
+
+    await eventually("repaired", is_repaired)
+
+
+async def test_an_object_of_another_owner_is_named_and_left_alone(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    """The run's Secret is taken away, and another's is put in its place."""
+    await cluster.create_run("r")
+    await cluster.until_phase("Running", "r")
+    (secret,) = await cluster.of_run("secrets", "r")
+    name = secret["metadata"]["name"]
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "another"}}
+    another = await cluster.client.create(cluster.folder("configmaps"), config_map, Body)
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "another", "uid": another["metadata"]["uid"]}
+    metadata = {"name": name, "ownerReferences": [owner]}
+    await operator.kill()
+    await cluster.delete("secrets", name)
+    theirs = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"key": "dmFsdWU="}}
+    await cluster.client.create(cluster.folder("secrets"), theirs, Body)
+    await operator.start()
+    words = f"Secret {name}: it exists and belongs to ConfigMap another; delete it, then it is created."
+    await cluster.until("named", lambda r: words in r["status"]["message"], "r")
+    assert (await cluster.get("secrets", name))["data"] == theirs["data"]

@@ -6,7 +6,7 @@ import pytest
 
 from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
-from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, Transient
+from clotho.cluster.outcomes import ApiError, Conflict, Forbidden, Invalid, Transient
 from clotho.cluster.store import Store
 from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey, Validate
 from clotho.render import objects
@@ -72,14 +72,90 @@ async def test_our_own_earlier_creation_counts_as_success() -> None:
     assert [pod.metadata.resource_version for pod in rig.store.pods_of(RUN, UID)] == ["9"]
 
 
-@pytest.mark.parametrize("label", ["clotho.dev/owner-uid", "clotho.dev/run"])
-async def test_a_name_taken_by_another_run_is_an_error(label: str) -> None:
+OWNER = {"apiVersion": "clotho.dev/v1alpha1", "kind": "TrainingRun", "name": "r", "uid": UID, "controller": True}
+OTHER = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "another", "controller": True}
+SECRET_KEY = ObjectKey("Secret", "r")
+
+
+def owned(manifest: dict[str, Any], *owners: dict[str, Any]) -> dict[str, Any]:
+    manifest["metadata"]["ownerReferences"] = list(owners)
+    return manifest
+
+
+@pytest.mark.parametrize("label", ["clotho.dev/owner-uid", "clotho.dev/run", "app.kubernetes.io/managed-by"])
+@pytest.mark.parametrize("value", ["another", None])
+async def test_own_object_that_lost_a_label_is_adopted(label: str, value: str | None) -> None:
+    rig, changed = Rig(), list[Key]()
+    rig.store.changed = changed.append
+    found = owned(pod_body("trainer", 0), OWNER)
+    found["metadata"]["labels"][label] = value
+    rig.api.objects[POD_PATH] = {**found, "metadata": {**found["metadata"], "labels": without_none(found)}}
+    await rig.do(Create(key=POD, manifest=owned(pod_body("trainer", 7), OWNER)))
+    assert rig.api.requests[-1] == f"patch {POD_PATH}"
+    assert rig.api.bodies[-1]["metadata"] == {"uid": "uid-trainer", "labels": {label: LABELS[label]}}
+    assert [pod.name for pod in rig.store.pods_of(RUN, UID)] == ["r-trainer"]
+    assert changed == [RUN], "it is planned again"
+
+
+LABELS = pod_body("trainer")["metadata"]["labels"]
+
+
+def without_none(body: dict[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in body["metadata"]["labels"].items() if value is not None}
+
+
+async def test_own_object_that_lost_its_owner_is_adopted() -> None:
     rig = Rig()
-    foreign = pod_body("trainer", 9)
-    foreign["metadata"]["labels"][label] = "another"
-    rig.api.objects[POD_PATH] = foreign
-    with pytest.raises(AlreadyExists):
-        await rig.do(create_pod())
+    rig.api.objects[POD_PATH] = pod_body("trainer", 9)
+    await rig.do(Create(key=POD, manifest=owned(pod_body("trainer", 7), OWNER)))
+    assert rig.api.bodies[-1]["metadata"] == {"uid": "uid-trainer", "ownerReferences": [OWNER]}
+
+
+async def test_counters_in_labels_are_the_pods_own() -> None:
+    rig = Rig()
+    found, wanted = pod_body("trainer", 9), pod_body("trainer", 7)
+    found["metadata"]["labels"] |= {"clotho.dev/attempt": "1", "clotho.dev/restarts": "0"}
+    wanted["metadata"]["labels"] |= {"clotho.dev/attempt": "2", "clotho.dev/restarts": "1"}
+    rig.api.objects[POD_PATH] = found
+    await rig.do(Create(key=POD, manifest=wanted))
+    assert not any(request.startswith("patch") for request in rig.api.requests)
+
+
+@pytest.mark.parametrize(
+    ("owners", "labels", "problem"),
+    [
+        ([OTHER], {"clotho.dev/owner-uid": UID}, "exists and belongs to Deployment web; delete it, then it is created"),
+        ([], {"clotho.dev/owner-uid": "another"}, "has neither an owner nor the label clotho.dev/owner-uid"),
+        ([], {}, "has neither an owner nor the label clotho.dev/owner-uid"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Create, Apply])
+async def test_an_object_of_another_owner_is_left_alone_and_named(
+    kind: type[Create] | type[Apply], owners: list[dict[str, Any]], labels: dict[str, str], problem: str
+) -> None:
+    rig = Rig()
+    metadata = {"name": "r", "namespace": "ns", "uid": "s", "resourceVersion": "1", "labels": labels}
+    theirs = {"metadata": metadata | {"ownerReferences": owners}, "spec": {"podSelector": {}}}
+    path, key = (SECRET, SECRET_KEY) if kind is Create else (POLICY_PATH, POLICY)
+    rig.api.objects[path] = theirs
+    ours = owned({"metadata": {"name": "r", "namespace": "ns", "labels": {"clotho.dev/owner-uid": UID}}}, OWNER)
+    with pytest.raises(Conflict):
+        await rig.do(kind(key=key, manifest=ours | {"spec": {"podSelector": {"matchLabels": {}}}}))
+    assert problem in rig.writer.refusals(a_run())[key].message
+    assert rig.api.objects[path] == theirs
+    del rig.api.objects[path]
+    await rig.do(kind(key=key, manifest=ours))
+    assert rig.writer.refusals(a_run()) == {}, "once it is gone, ours is created"
+
+
+async def test_own_object_is_adopted_although_a_quota_refuses_another() -> None:
+    rig = Rig()
+    found = owned(pod_body("trainer", 9), OWNER)
+    del found["metadata"]["labels"]["app.kubernetes.io/managed-by"]
+    rig.api.objects[POD_PATH] = found
+    rig.api.refusals[CREATE_POD] = Forbidden("c", "exceeded quota", 403)
+    await rig.do(Create(key=POD, manifest=owned(pod_body("trainer", 7), OWNER)))
+    assert rig.api.bodies[-1]["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "clotho-operator"}
 
 
 @pytest.mark.parametrize(
@@ -128,8 +204,11 @@ SECRET = "/api/v1/namespaces/ns/secrets/r"
 async def apply_secret(existing: dict[str, str]) -> list[tuple[str, Any]]:
     """What is sent for a Secret that has these keys already: verb and data."""
     rig, key = Rig(), ObjectKey("Secret", "r")
-    metadata = {"name": "r", "namespace": "ns"}
+    metadata = {"name": "r", "namespace": "ns", "labels": {"clotho.dev/owner-uid": UID}}
     rig.api.objects[SECRET] = {"metadata": metadata | {"uid": "s", "resourceVersion": "1"}, "data": existing}
+    await rig.writer.refresh("ns", key)
+    rig.api.requests.clear()
+    rig.api.bodies.clear()
     manifest = {"metadata": metadata, "data": {"run.yaml": "new"}}
     await rig.do(Apply(key=key, manifest=manifest, random_keys=objects.TOKEN_KEYS))
     sent = zip(rig.api.requests, rig.api.bodies, strict=True)
@@ -149,10 +228,28 @@ async def test_a_secret_with_one_token_for_all_roles_keeps_working() -> None:
 async def test_tokens_that_exist_are_left_alone() -> None:
     tokens = dict.fromkeys(objects.TOKEN_KEYS, "dA==")
     assert await apply_secret({"run.yaml": "", **tokens}) == [("patch", {"run.yaml": "new"})]
-    del tokens["CLOTHO_TRAINER_TOKEN"]
-    (added, _) = await apply_secret({"run.yaml": "", **tokens})
-    assert set(added[1]) == {"CLOTHO_TRAINER_TOKEN"}
-    assert added[1]["CLOTHO_TRAINER_TOKEN"] != "dA=="
+
+
+EMPTY = {"CLOTHO_TRAINER_TOKEN": ""}
+MADE = {"clotho.dev/token-keys": "CLOTHO_ADMIN_TOKEN,CLOTHO_TRAINER_TOKEN"}
+
+
+@pytest.mark.parametrize(
+    ("left", "annotations", "is_revised"), [({}, MADE, True), (EMPTY, MADE, True), (EMPTY, {}, True), ({}, {}, False)]
+)
+async def test_removed_and_emptied_tokens_are_made_again_and_void_those_of_pods(
+    left: dict[str, str], annotations: dict[str, str], is_revised: bool
+) -> None:
+    """A key that only this version of the operator has is in no pod: an upgrade restarts nothing."""
+    tokens = {key: "dA==" for key in objects.TOKEN_KEYS if key != "CLOTHO_TRAINER_TOKEN"} | left
+    rig, key = Rig(), ObjectKey("Secret", "r")
+    metadata = {"name": "r", "namespace": "ns", "labels": {"clotho.dev/owner-uid": UID}, "annotations": annotations}
+    rig.api.objects[SECRET] = {"metadata": metadata | {"uid": "s", "resourceVersion": "1"}, "data": tokens}
+    await rig.do(Apply(key=key, manifest={"metadata": metadata, "data": {}}, random_keys=objects.TOKEN_KEYS))
+    (added,) = [body for body in rig.api.bodies if body and "CLOTHO_TRAINER_TOKEN" in body["data"]]
+    assert set(added["data"]) == {"CLOTHO_TRAINER_TOKEN"}
+    assert added["data"]["CLOTHO_TRAINER_TOKEN"] not in ("", "dA==")
+    assert ("metadata" in added) is is_revised
 
 
 def delete_pod() -> Delete:

@@ -3,11 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec import structs
 
 from clotho.cluster.cache import Key
 from clotho.cluster.probe import Answers, Prober, ProbeTimes, operator_token, pause, questions, queue_status
 from clotho.cluster.store import Store
-from clotho.plan.model import Probe, Probes
+from clotho.plan.model import Probe, Probes, QueueStatus
 from clotho.plan.pods import parse_pod
 from clotho_contract.api_protocol import ApiStatus, ConnectedEnvironment
 from clotho_contract.progress import Progress
@@ -47,6 +48,22 @@ def test_autoscaling_needs_the_queue_of_the_api_server() -> None:
     run = a_run(status={"phase": "Running"}, environments=[environment])
     found = questions(run, PODS, trainer_reported(NOW), NOW)
     assert [question.target for question in found] == ["trainer", "api_server"]
+
+
+def test_a_new_api_server_is_probed_once() -> None:
+    """It may have lost the state of the last one."""
+    body = pod_body("api-server", uid="uid-2")
+    body["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    pods, run = (a_pod("trainer"), parse_pod(body)), a_run(status={"phase": "Running"})
+
+    def asked_after(pod_uid: str, answer: QueueStatus | None) -> bool:
+        known = Probe(pod_uid=pod_uid, taken_at=NOW, answer=answer)
+        found = questions(run, pods, structs.replace(trainer_reported(NOW), api_server=known), NOW)
+        return "api_server" in [question.target for question in found]
+
+    assert asked_after("uid-1", QueueStatus())
+    assert asked_after("uid-2", None)
+    assert not asked_after("uid-2", QueueStatus())
 
 
 EVERYBODY = ["trainer", "api_server", "inference"]

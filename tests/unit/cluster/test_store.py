@@ -10,7 +10,7 @@ from clotho.cluster.cache import Key
 from clotho.cluster.probe import Answers
 from clotho.cluster.store import Store, decode
 from clotho.plan.model import ObjectKey
-from clotho.render.objects import TOKEN_KEYS
+from clotho.render.objects import TOKEN_KEYS, contents_digest
 from clotho_contract import termination
 from clotho_contract.progress import CheckpointInfo, Progress
 from clotho_contract.termination import Termination
@@ -86,9 +86,25 @@ def service(version: int = 1) -> Body:
 
 def test_other_objects_are_seen_with_what_they_were_rendered_from() -> None:
     seen, _ = store()
-    seen.handle_event("Service", False, service())
+    body = service()
+    body["metadata"]["ownerReferences"] = [{"apiVersion": "v", "kind": "TrainingRun", "name": "r", "uid": UID}]
+    seen.handle_event("Service", False, body)
     found = seen.objects_of(RUN, UID)[ObjectKey("Service", "s")]
-    assert (found.uid, found.fingerprint, found.is_terminating) == ("u", "f", False)
+    assert (found.uid, found.fingerprint, found.owner_uids, found.is_terminating) == ("u", "f", (UID,), False)
+
+
+@pytest.mark.parametrize(
+    ("change", "has_tokens"),
+    [({}, True), ({"CLOTHO_TRAINER_TOKEN": ""}, False), ({"CLOTHO_TRAINER_TOKEN": None}, False)],
+)
+def test_of_a_secret_it_is_seen_whether_every_token_is_there(change: Body, has_tokens: bool) -> None:
+    seen, _ = store()
+    data = {**dict.fromkeys(TOKEN_KEYS, "dA=="), "run.yaml": "YQ==", **change}
+    body = {**service(), "kind": "Secret", "data": {key: value for key, value in data.items() if value is not None}}
+    body["metadata"]["annotations"] = {"clotho.dev/tokens": "7"}
+    assert seen.take_in("Secret", body) is not None
+    found = seen.objects_of(RUN, UID)[ObjectKey("Secret", "s")]
+    assert (found.has_tokens, found.contents, found.token_revision) == (has_tokens, contents_digest("YQ=="), "7")
 
 
 def test_of_a_secret_only_the_operators_token_is_kept() -> None:

@@ -60,9 +60,15 @@ class Catalogue:
         for action in wanted.actions:
             match action:
                 case Apply(key=key, manifest=manifest):
-                    labels, spec = manifest["metadata"]["labels"], manifest["spec"]
+                    head, spec = manifest["metadata"], manifest["spec"]
+                    owners = tuple(owner["uid"] for owner in head["ownerReferences"])
                     self.objects[key] = ObjectSeen(
-                        uid="w", resource_version="1", created_at=self.now, labels=labels, spec=spec
+                        uid="w",
+                        resource_version="1",
+                        created_at=self.now,
+                        labels=head["labels"],
+                        owner_uids=owners,
+                        spec=spec,
                     )
                 case Create(manifest=manifest):
                     assert self.pod is None

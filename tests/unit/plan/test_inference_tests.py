@@ -73,9 +73,15 @@ class World:
         for action in wanted.actions:
             match action:
                 case Apply(key=key, manifest=manifest):
-                    labels, spec = manifest["metadata"]["labels"], manifest["spec"]
+                    head, spec = manifest["metadata"], manifest["spec"]
+                    owners = tuple(owner["uid"] for owner in head["ownerReferences"])
                     self.objects[key] = ObjectSeen(
-                        uid="w", resource_version="1", created_at=self.now, labels=labels, spec=spec
+                        uid="w",
+                        resource_version="1",
+                        created_at=self.now,
+                        labels=head["labels"],
+                        owner_uids=owners,
+                        spec=spec,
                     )
                 case Create(key=key, manifest=manifest):
                     assert ObjectKey("NetworkPolicy", "trial-0123abcd") in self.objects, "no pod without its wall"

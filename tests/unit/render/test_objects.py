@@ -34,6 +34,8 @@ def test_every_container_is_restricted(case: str, name: str, pod: Body) -> None:
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["readOnlyRootFilesystem"] is True
         assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+        has_gpu = "nvidia.com/gpu" in container["resources"].get("limits", {}) if "resources" in container else False
+        assert ({"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]) is not has_gpu
 
 
 OURS = ("main", "wait")  # templates bring others

@@ -56,6 +56,20 @@ NEVER: list[tuple[Body, str]] = [
     ({"metadata": {"labels": {"clotho.dev/run": "x"}}}, "the label clotho.dev/run is not allowed"),
     ({"metadata": {"labels": {"app.kubernetes.io/component": "x"}}}, "the label app.kubernetes.io/component is not"),
     (
+        main(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+        "the variable NVIDIA_VISIBLE_DEVICES is not allowed in a template: the container runtime may hand out GPUs",
+    ),
+    (main(env=[{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]), "the variable CUDA_VISIBLE_DEVICES is not allowed"),
+    (main(env=[{"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"}]), "the variable NVIDIA_MIG_CONFIG_DEVICES is"),
+    (
+        {"spec": {"initContainers": [{"name": "mine", "env": [{"name": "HABANA_VISIBLE_DEVICES", "value": "all"}]}]}},
+        "the variable HABANA_VISIBLE_DEVICES is not allowed",
+    ),
+    (
+        main(volumeMounts=[{"name": "tmp", "mountPath": "/var/run//nvidia-container-devices/all"}]),
+        "a mount at /var/run/nvidia-container-devices is not allowed",
+    ),
+    (
         {"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/main": "unconfined"}}},
         "is not allowed in a template",
     ),
@@ -109,6 +123,30 @@ def test_pods_are_restricted_whatever_the_namespace_allows(template: Body, words
     with pytest.raises(TemplateError, match="restricted Pod Security profile") as refusal:
         trainer_pod(template)
     assert words in str(refusal.value)
+
+
+GPU, NO_GPU = {"nvidia.com/gpu": 1}, {"nvidia.com/gpu": "0"}
+
+
+@pytest.mark.parametrize(
+    ("container", "sees_gpus"),
+    [
+        ({}, False),
+        ({"resources": {"limits": {"cpu": "1"}}}, False),
+        ({"resources": {"limits": NO_GPU}}, False),
+        ({"resources": {"limits": GPU}}, True),
+        ({"resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}, True),
+        ({"resources": {"claims": [{"name": "gpu"}]}}, True),
+        ({"envFrom": [{"secretRef": {"name": "with-the-variable"}}]}, False),
+    ],
+)
+def test_containers_that_ask_for_no_gpu_see_none(container: Body, sees_gpus: bool) -> None:
+    """Images often set the variable to `all`, and some container runtimes go by it."""
+    pod = trainer_pod({"spec": {"initContainers": [{"name": "mine", **container}]}})
+    (init,), (own,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
+    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    assert (void in init["env"]) is not sees_gpus
+    assert void not in own["env"], "the trainer asks for one"
 
 
 def test_a_template_may_ask_for_a_writable_root_filesystem() -> None:

@@ -38,6 +38,11 @@ class RunComponent(Struct, frozen=True, kw_only=True):
         return _TITLES[self.kind]
 
     @property
+    def environment(self) -> str:
+        """Its name; empty for the other components."""
+        return self.name if self.kind == ENVIRONMENT else ""
+
+    @property
     def is_ready(self) -> bool:
         return self.ready >= self.replicas
 

@@ -31,7 +31,7 @@ from clotho.plan.run.revision import revised
 from clotho.plan.run.situation import Decision, Situation, fail
 from clotho.plan.run.stall import StallCheck, find_stall
 from clotho.plan.run.startup import make_missing, remove_surplus, unrenderable_templates
-from clotho.plan.run.status import compose, phase_events, write_time
+from clotho.plan.run.status import compose, transition_events, write_time
 from clotho.plan.run.steering import raise_steps
 from clotho.plan.run.stop import stop_in_order, tidy_up
 from clotho.plan.run.strictness import check_templates
@@ -225,7 +225,7 @@ def _with_status(situation: Situation, decision: Decision, status: TrainingRunSt
     return Plan(
         actions=decision.actions,
         status=msgspec.structs.replace(status, written_at=situation.moment),
-        events=(*decision.notices, *phase_events(situation.stored, status)),
+        events=(*decision.notices, *transition_events(situation.stored, status)),
         set_steps=decision.set_steps,
         wake_at=decision.wake_at,
     )

@@ -4,9 +4,18 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
-from clotho.api.names import API_SERVER, ENVIRONMENT, FINGERPRINT_ANNOTATION, INFERENCE, TRAINER, Component
+from clotho.api.names import (
+    API_SERVER,
+    ENVIRONMENT,
+    FINGERPRINT_ANNOTATION,
+    INFERENCE,
+    TOKENS_ANNOTATION,
+    TRAINER,
+    Component,
+)
 from clotho.plan.drift import repair
-from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, delete_pod
+from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, ObjectSeen, delete_pod
+from clotho.plan.ownership import is_marked
 from clotho.plan.pods import Pod
 from clotho.plan.run.accounting import vanished
 from clotho.plan.run.completion import has_trained_enough
@@ -18,7 +27,7 @@ from clotho.plan.run.stop import delete_live, stages
 from clotho.render import objects, pods
 from clotho.render.config import run_config
 from clotho.render.merge import TemplateError
-from clotho.render.names import base_name, claim_name, pod_name
+from clotho.render.names import base_name, claim_name
 
 _CREATED_TOGETHER: Final = timedelta(seconds=2)  # whole seconds, by the clocks of two API servers
 
@@ -58,23 +67,37 @@ def _egress(situation: Situation) -> Iterator[Action]:
 
 def write_config(situation: Situation) -> Iterator[Action]:
     """Again when the spec has changed: the trainer re-reads `training.steps`, the exporter reads `export`."""
-    run = situation.run
-    config = run_config(run, situation.settings.render.cluster_domain)
-    secret = ObjectKey("Secret", base_name(run.metadata))
-    if _is_absent(situation, secret):
-        yield Create(key=secret, manifest=objects.secret(run, config), random_keys=objects.TOKEN_KEYS)
-    elif _differs(situation, secret, objects.secret_fingerprint(config)):
-        yield Apply(key=secret, manifest=objects.secret(run, config), random_keys=objects.TOKEN_KEYS)
+    run, seen = situation.run, _secret(situation)
+    key = ObjectKey("Secret", base_name(run.metadata))
+    manifest = objects.secret(run, run_config(run, situation.settings.render.cluster_domain))
+    if seen is None:
+        yield Create(key=key, manifest=manifest, random_keys=objects.TOKEN_KEYS)
+    elif not seen.is_terminating and _has_drifted(seen, manifest):
+        yield Apply(key=key, manifest=manifest, random_keys=objects.TOKEN_KEYS)
+
+
+def _secret(situation: Situation) -> ObjectSeen | None:
+    return situation.observed.objects.get(ObjectKey("Secret", base_name(situation.run.metadata)))
+
+
+def _has_drifted(secret: ObjectSeen, rendered: Manifest) -> bool:
+    is_same = secret.contents == objects.contents_digest(rendered["data"][objects.CONFIG_KEY])
+    return not (is_same and secret.has_tokens and is_marked(secret.labels, secret.owner_uids, rendered["metadata"]))
 
 
 def _claims(situation: Situation) -> Iterator[Create | Delete]:
-    """An empty claim of another size or class than the spec has by now is made again."""
+    """An empty claim of another size or class than the spec has by now is made again; one that lost a label or its
+    owner gets them back."""
     for key, manifest in _wanted_claims(situation):
         seen = situation.observed.objects.get(key)
         if seen is None:
             yield Create(key=key, manifest=manifest)
-        elif _is_outdated_claim(situation, key, manifest) and not seen.is_terminating:
+        elif seen.is_terminating:
+            continue
+        elif _is_outdated_claim(situation, key, manifest):
             yield Delete(key=key, uid=seen.uid, resource_version=seen.resource_version)
+        elif not is_marked(seen.labels, seen.owner_uids, manifest["metadata"]):
+            yield Create(key=key, manifest=manifest)
 
 
 def _wanted_claims(situation: Situation) -> Iterator[tuple[ObjectKey, Manifest]]:
@@ -98,6 +121,10 @@ def _is_outdated_claim(situation: Situation, key: ObjectKey, wanted: Manifest) -
 
 
 def _pods(situation: Situation) -> Iterator[Create]:
+    yield from _unmarked_pods(situation)
+    secret = _secret(situation)
+    if secret is not None and not secret.has_tokens:
+        return  # they are made first
     if any(_is_void(situation, pod) for component in situation.components for pod in component.pods):
         return  # a pod with the new token could not talk to one with the old
     if any(_is_outdated_claim(situation, *claim) for claim in _wanted_claims(situation)):
@@ -109,10 +136,24 @@ def _pods(situation: Situation) -> Iterator[Create]:
         gone = vanished(situation, component, missing)
         expected = len(missing) - gone
         for count, index in enumerate(missing, start=1):
-            environment = component.name if component.kind == ENVIRONMENT else ""
-            key = ObjectKey("Pod", pod_name(situation.run.metadata, component.kind, environment, index))
             restarts = component.record.restarts + (gone if component.is_gang else max(0, count - expected))
-            yield Create(key=key, manifest=render_pod(situation, component, index, restarts))
+            yield _create_pod(situation, component, index, restarts)
+
+
+def _unmarked_pods(situation: Situation) -> Iterator[Create]:
+    """Pods that exist under their names but lost a label or their owner: creating them puts both back."""
+    by_name = {pod.name: pod for pod in situation.observed.pods}
+    for component in situation.components:
+        for index in range(component.replicas):
+            marks = pods.identity(situation.run, component.kind, component.environment, index)
+            pod = by_name.get(marks["name"])
+            if pod is not None and not pod.is_terminating and not is_marked(pod.metadata.labels, pod.owner_uids, marks):
+                yield _create_pod(situation, component, index, component.record.restarts)
+
+
+def _create_pod(situation: Situation, component: RunComponent, index: int, restarts: int) -> Create:
+    manifest = render_pod(situation, component, index, restarts)
+    return Create(key=ObjectKey("Pod", manifest["metadata"]["name"]), manifest=manifest)
 
 
 def _missing(situation: Situation, component: RunComponent) -> list[int]:
@@ -123,6 +164,13 @@ def _missing(situation: Situation, component: RunComponent) -> list[int]:
 
 
 def render_pod(situation: Situation, component: RunComponent, index: int, restarts: int) -> Manifest:
+    manifest = _rendered(situation, component, index, restarts)
+    if (secret := _secret(situation)) is not None and secret.token_revision:
+        manifest["metadata"]["annotations"][TOKENS_ANNOTATION] = secret.token_revision
+    return manifest
+
+
+def _rendered(situation: Situation, component: RunComponent, index: int, restarts: int) -> Manifest:
     run, settings = situation.run, situation.settings.render
     if component.kind == API_SERVER:
         return pods.api_server_pod(run, settings, restarts)
@@ -169,18 +217,10 @@ def remove_surplus(situation: Situation) -> tuple[Delete, ...]:
 
 
 def _is_void(situation: Situation, pod: Pod) -> bool:
-    """The Secret was made again since, with another token; or the spec was changed before the trainer started."""
+    """The Secret, or a token in it, was made again since; or the spec was changed before the trainer started."""
     if is_outdated(situation.run, pod):
         return True
-    secret = situation.observed.objects.get(ObjectKey("Secret", base_name(situation.run.metadata)))
-    created = pod.metadata.creation_timestamp
-    return secret is not None and created is not None and created < secret.created_at - _CREATED_TOGETHER
-
-
-def _is_absent(situation: Situation, key: ObjectKey) -> bool:
-    return key not in situation.observed.objects
-
-
-def _differs(situation: Situation, key: ObjectKey, fingerprint: str) -> bool:
-    seen = situation.observed.objects.get(key)
-    return seen is not None and not seen.is_terminating and seen.fingerprint != fingerprint
+    secret, created = _secret(situation), pod.metadata.creation_timestamp
+    if secret is None or created is None:
+        return False
+    return created < secret.created_at - _CREATED_TOGETHER or pod.token_revision != secret.token_revision

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -29,7 +29,9 @@ from clotho.plan.run.health import component_state, unready_pods
 from clotho.plan.run.revision import is_outdated, is_revised
 from clotho.plan.run.situation import Decision, Situation
 from clotho.plan.times import earliest, later
+from clotho.plan.wording import sentence
 
+STATE_LOST: Final = "APIServerStateLost"  # reason of a condition and of its event
 Record = TypeVar("Record", bound=ComponentStatus)
 _COMPONENT_CONDITIONS: dict[Component, ConditionType] = {
     "api-server": "APIServerReady",
@@ -78,7 +80,7 @@ def _attempts(situation: Situation) -> list[int]:
 
 def _after_the_end(situation: Situation, decision: Decision) -> TrainingRunStatus:
     """The verdict stands; only the pods may still change."""
-    pods = {found.type: found for found in _built(situation, _component_conditions(decision))}
+    pods = {found.type: found for found in _built(situation, _component_conditions(situation, decision))}
     return msgspec.structs.replace(
         situation.run.status,
         observed_generation=situation.run.metadata.generation,
@@ -167,7 +169,7 @@ def _conditions(situation: Situation, decision: Decision) -> tuple[Condition, ..
     wanted: list[Wanted] = [
         ("Accepted", "False", "Invalid", message) if decision.is_refused else ("Accepted", "True", "Valid", "")
     ]
-    wanted += _component_conditions(decision)
+    wanted += _component_conditions(situation, decision)
     if phase not in ("Stopped", "Suspended"):
         is_up = phase == "Completed" or (
             phase == "Running" and all(component.is_ready for component in decision.components)
@@ -185,7 +187,7 @@ def _conditions(situation: Situation, decision: Decision) -> tuple[Condition, ..
     return _built(situation, wanted)
 
 
-def _component_conditions(decision: Decision) -> list[Wanted]:
+def _component_conditions(situation: Situation, decision: Decision) -> list[Wanted]:
     found: list[Wanted] = []
     for kind, condition in _COMPONENT_CONDITIONS.items():
         components = [component for component in decision.components if component.kind == kind]
@@ -193,11 +195,21 @@ def _component_conditions(decision: Decision) -> list[Wanted]:
             continue  # an inline run has a trainer only
         behind = next((component for component in components if not component.is_ready), None)
         if behind is None:
-            found.append((condition, "True", "Ready", ""))
+            lost = _state_lost(situation) if kind == API_SERVER else ""
+            found.append((condition, "True", STATE_LOST if lost else "Ready", lost))
         else:
             count = f"{behind.ready} of {behind.replicas} pods are ready" if behind.replicas > 1 else ""
             found.append((condition, "False", _state(behind, decision.phase), count))
     return found
+
+
+def _state_lost(situation: Situation) -> str:
+    """What the present API server found when it started and could not use."""
+    probe = situation.observed.probes.api_server
+    if probe is None or probe.answer is None or not probe.answer.state_lost:
+        return ""
+    is_present = any(pod.uid == probe.pod_uid for pod in situation.components.api_server.pods)
+    return sentence(probe.answer.state_lost) if is_present else ""
 
 
 def _built(situation: Situation, wanted: Iterable[Wanted]) -> tuple[Condition, ...]:
@@ -303,7 +315,19 @@ def _choices(status: TrainingRunStatus) -> tuple[AutoscalingStatus, ...]:
     return tuple(AutoscalingStatus(name=each.name, target=each.target) for each in status.autoscaling)
 
 
-def phase_events(old: TrainingRunStatus, new: TrainingRunStatus) -> tuple[Event, ...]:
+def transition_events(old: TrainingRunStatus, new: TrainingRunStatus) -> tuple[Event, ...]:
+    return (*_loss_events(old, new), *_phase_events(old, new))
+
+
+def _phase_events(old: TrainingRunStatus, new: TrainingRunStatus) -> tuple[Event, ...]:
     if new.phase in (old.phase, "Pending"):
         return ()
     return (Event(type="Warning" if new.phase == "Failed" else "Normal", reason=new.phase, message=new.message),)
+
+
+def _loss_events(old: TrainingRunStatus, new: TrainingRunStatus) -> tuple[Event, ...]:
+    """Once for each loss: the condition is stored with the event."""
+    before, after = old.condition("APIServerReady"), new.condition("APIServerReady")
+    if after is None or after.reason != STATE_LOST or (before is not None and before.message == after.message):
+        return ()
+    return (Event(type="Warning", reason=STATE_LOST, message=after.message),)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from clotho.api.names import ENVIRONMENT
 from clotho.api.training_run import TrainingRun
 from clotho.plan.model import ObjectKey, Validate
 from clotho.plan.run.components import RunComponent, template_of
@@ -43,5 +42,4 @@ def _with_template(situation: Situation) -> Iterator[RunComponent]:
 
 
 def _key(run: TrainingRun, component: RunComponent) -> ObjectKey:
-    environment = component.name if component.kind == ENVIRONMENT else ""
-    return ObjectKey("Pod", pod_name(run.metadata, component.kind, environment, 0))
+    return ObjectKey("Pod", pod_name(run.metadata, component.kind, component.environment, 0))

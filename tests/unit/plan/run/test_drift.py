@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from clotho.plan.model import Apply, Kind, ObjectKey
+from clotho.plan.model import Apply, Create, Kind, ObjectKey
+from clotho.render.objects import TOKEN_KEYS
 from unit.plan.run.world import World, running_world
 
 SERVER_DEFAULTS = {"clusterIPs": ["None"], "type": "ClusterIP", "sessionAffinity": "None", "ipFamilies": ["IPv4"]}
@@ -31,6 +32,8 @@ def edited(kind: Kind, labels: dict[str, str] | None = None, **spec: Any) -> tup
         ("NetworkPolicy", {"podSelector": {}}),
         ("Service", {"selector": {"app": "another"}}),
         ("Service", {"ports": []}),
+        ("Service", {"externalIPs": ["203.0.113.7"]}),
+        ("Service", {"sessionAffinity": "ClientIP"}),
         ("Service", {"ports": [{"name": "api-server", "port": 8000, "targetPort": 1, "protocol": "TCP"}]}),
         ("PodDisruptionBudget", {"minAvailable": 0}),
     ],
@@ -47,6 +50,97 @@ def test_hand_edit_of_a_rendered_field_is_undone(kind: Kind, spec: dict[str, Any
 def test_removed_label_is_put_back() -> None:
     world, key = edited("Service", labels={})
     assert [action.key for action in world.plan().actions] == [key]
+
+
+@pytest.mark.parametrize("kind", ["Service", "NetworkPolicy", "PodDisruptionBudget", "Secret", "PersistentVolumeClaim"])
+def test_removed_owner_is_put_back(kind: Kind) -> None:
+    """Without it, the object outlives its run."""
+    world = running_world(trainer={"disruptionBudget": True}, storage={"retain": False})
+    key = next(key for key in world.objects if key.kind == kind)
+    world.objects[key] = msgspec.structs.replace(world.objects[key], owner_uids=())
+    (action,) = world.plan().actions
+    assert (action.key, action.manifest["metadata"]["ownerReferences"][0]["uid"]) == (key, world.run.metadata.uid)  # type: ignore[union-attr]
+    world.settle()
+    assert world.plan().actions == ()
+
+
+def test_retained_claim_needs_no_owner() -> None:
+    world = running_world()
+    claim = next(key for key in world.objects if key.name.endswith("-trainer") and "Claim" in key.kind)
+    assert world.objects[claim].owner_uids == ()
+    assert world.plan().actions == ()
+
+
+def test_edited_config_is_written_again_whatever_its_annotations_are() -> None:
+    world = running_world()
+    key = next(key for key in world.objects if key.kind == "Secret")
+    world.objects[key] = msgspec.structs.replace(world.objects[key], contents="edited")
+    (action,) = world.plan().actions
+    assert (action.key, type(action)) == (key, Apply)
+    world.settle()
+    assert world.phase == "Running"
+
+
+def test_removed_token_is_made_again_and_pods_are_replaced_in_order() -> None:
+    world = running_world()
+    key = next(key for key in world.objects if key.kind == "Secret")
+    old = {pod["metadata"]["uid"] for pod in world.pods.values()}
+    world.objects[key] = msgspec.structs.replace(world.objects[key], has_tokens=False)
+    (action,) = world.plan().actions
+    assert (action.key, action.random_keys) == (key, TOKEN_KEYS)  # type: ignore[union-attr]
+    ended = []
+    for component in ("environment", "trainer", "api-server"):
+        world.settle()
+        ended += [component for pod in world.pods.values() if "deletionTimestamp" in pod["metadata"]]
+        world.terminate(component)
+    assert ended == ["environment", "environment", "trainer", "api-server"]
+    world.settle()
+    world.start_all()
+    world.settle()
+    assert world.phase == "Running"
+    assert not old & {pod["metadata"]["uid"] for pod in world.pods.values()}
+
+
+LABELS_OF_PODS = [
+    "app.kubernetes.io/component",
+    "app.kubernetes.io/managed-by",
+    "clotho.dev/serving",
+    "clotho.dev/run",
+]
+
+
+@pytest.mark.parametrize("label", LABELS_OF_PODS)
+def test_removed_label_of_a_pod_is_put_back(label: str) -> None:
+    """Policies and Services select by them."""
+    world = running_world()
+    name = world.named("trainer")
+    uid = world.pods[name]["metadata"]["uid"]
+    del world.pods[name]["metadata"]["labels"][label]
+    (action,) = world.plan().actions
+    assert (type(action), action.key) == (Create, ObjectKey("Pod", name))
+    world.settle()
+    assert world.pods[name]["metadata"]["uid"] == uid
+    assert label in world.pods[name]["metadata"]["labels"]
+    assert world.now_status.restarts == 0
+
+
+def test_removed_owner_of_a_pod_is_put_back() -> None:
+    world = running_world()
+    name = world.named("environment", 1)
+    del world.pods[name]["metadata"]["ownerReferences"]
+    world.settle()
+    assert [owner["uid"] for owner in world.pods[name]["metadata"]["ownerReferences"]] == [world.run.metadata.uid]
+
+
+def test_failed_pod_without_its_component_label_is_replaced() -> None:
+    world = running_world(restarts={"backoffSeconds": 0})
+    name = world.named("trainer")
+    uid = world.pods[name]["metadata"]["uid"]
+    world.end_pod(name)
+    del world.pods[name]["metadata"]["labels"]["app.kubernetes.io/component"]
+    world.settle()
+    assert world.pods[name]["metadata"]["uid"] != uid
+    assert world.now_status.restarts == 1
 
 
 @pytest.mark.parametrize(

@@ -188,10 +188,10 @@ def test_a_completed_trainer_that_does_not_end_is_ended() -> None:
 def test_raised_steps_are_waited_for_and_reach_the_config_the_trainer_reads() -> None:
     world = running_world()
     secret = next(key for key in world.objects if key.kind == "Secret")
-    before = world.objects[secret].fingerprint
+    before = world.objects[secret].contents
     world.change_spec(training={"steps": 200})
     world.settle()
-    assert world.objects[secret].fingerprint != before
+    assert world.objects[secret].contents != before
     world.make_progress(100, "finished")
     world.advance(30)
     world.settle()

@@ -200,6 +200,24 @@ def test_damaged_checkpoints_fail_the_run_with_the_trainers_message() -> None:
     assert world.now_status.message == f"The trainer failed (CheckpointsDamaged): {message}."
 
 
+@pytest.mark.parametrize(("ephemeral", "expected"), [(False, ["80"]), (True, [])])
+def test_a_new_trainer_gets_the_step_of_the_last_checkpoint(ephemeral: bool, expected: list[str]) -> None:
+    """So that it does not start at step 1 in silence where the checkpoints were deleted."""
+    world = running_world(storage={"ephemeral": ephemeral}, restarts={"backoffSeconds": 0})
+
+    def known_steps() -> list[str]:
+        (main,) = world.pods[world.named("trainer")]["spec"]["containers"]
+        return [each["value"] for each in main["env"] if each["name"] == "CLOTHO_CHECKPOINT_STEP"]
+
+    assert known_steps() == []
+    world.make_progress(90, checkpoint=CheckpointInfo(step=80, path="/c/80"))
+    world.advance(60)
+    world.settle()
+    world.end_pod(world.named("trainer"), 137)
+    world.settle()
+    assert known_steps() == expected
+
+
 def test_status_shows_the_step_that_the_trainer_has() -> None:
     world = running_world()
     world.make_progress(90, checkpoint=CheckpointInfo(step=80, path="/c/80"))

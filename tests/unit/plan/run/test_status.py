@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from clotho.api.training_run import UnreadableRun, parse
-from clotho.plan.model import ObjectKey, Observed, Refusal
+from clotho.plan.model import ObjectKey, Observed, Probe, QueueStatus, Refusal
 from clotho.plan.run.plan import plan
 from clotho.plan.run.progress import spread
 from clotho_contract.progress import HistorySample
@@ -338,3 +338,26 @@ def test_replicas_can_be_raised_and_lowered() -> None:
     assert world.components().count("environment") == 1
     assert world.named("environment").endswith("-0")
     assert kstatus(world.run) == "Current"
+
+
+def test_lost_state_of_the_api_server_is_a_condition_and_one_event() -> None:
+    world = running_world()
+    uid = world.pods[world.named("api-server")]["metadata"]["uid"]
+    lost = "the database was damaged and is kept as x; the groups queued in it are lost"
+    probe = Probe(pod_uid=uid, taken_at=world.now, answer=QueueStatus(state_lost=lost))
+    world.probes = msgspec.structs.replace(world.probes, api_server=probe)
+    for _ in range(3):
+        world.advance(60)
+        world.settle()
+    found = world.now_status.condition("APIServerReady")
+    assert found is not None
+    assert (found.status, found.reason) == ("True", "APIServerStateLost")
+    assert found.message == "The database was damaged and is kept as x; the groups queued in it are lost."
+    assert world.events.count("APIServerStateLost") == 1
+    assert (world.phase, kstatus(world.run)) == ("Running", "Current")
+    world.probes = msgspec.structs.replace(world.probes, api_server=msgspec.structs.replace(probe, pod_uid="earlier"))
+    world.advance(60)
+    world.settle()
+    found = world.now_status.condition("APIServerReady")
+    assert found is not None
+    assert (found.reason, found.message) == ("Ready", "")

@@ -24,11 +24,14 @@ from clotho.plan.model import (
     Probes,
     Reference,
 )
+from clotho.plan.ownership import lost_marks
 from clotho.plan.pods import parse_pod
 from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
+from clotho.render.objects import CONFIG_KEY, contents_digest
 from clotho_contract.progress import Progress
 from clotho_contract.termination import Reason, Termination, encode
+from rig.fake_api import merged
 
 START = datetime(2026, 11, 1, 12, 0, 0, tzinfo=UTC)
 Body = dict[str, Any]
@@ -130,8 +133,12 @@ class World:
     def write(self, action: Action) -> None:
         self.version += 1
         match action:
+            case Create(key=key, manifest=manifest) if key.kind == "Pod" and key.name in self.pods:
+                change = lost_marks(self.pods[key.name]["metadata"], manifest["metadata"])
+                assert change, f"{key.name} created over a pod that exists"
+                self._touch(self.pods[key.name])
+                self.pods[key.name]["metadata"] = merged(self.pods[key.name]["metadata"], change)
             case Create(key=key, manifest=manifest) if key.kind == "Pod":
-                assert key.name not in self.pods, f"{key.name} created over a pod that exists"
                 pod = deepcopy(manifest)
                 self.born += 1
                 pod["metadata"] |= {
@@ -142,16 +149,20 @@ class World:
                 pod["status"] = {"phase": "Pending"}
                 self.pods[key.name] = pod
             case Create(key=key, manifest=manifest) | Apply(key=key, manifest=manifest):
-                old = self.objects.get(key)
-                assert old is None or isinstance(action, Apply), f"{key} created over one that exists"
-                annotations = manifest["metadata"].get("annotations", {})
+                old, metadata = self.objects.get(key), manifest["metadata"]
+                is_claim = key.kind == "PersistentVolumeClaim"
+                assert old is None or isinstance(action, Apply) or is_claim, f"{key} created over one that exists"
+                has_new_tokens = old is not None and not old.has_tokens
                 self.objects[key] = ObjectSeen(
                     uid=old.uid if old else f"object-{self.version}",
                     resource_version=str(self.version),
                     created_at=old.created_at if old else self.now.replace(microsecond=0),
-                    fingerprint=annotations.get(FINGERPRINT_ANNOTATION, ""),
-                    labels=manifest["metadata"]["labels"],
+                    fingerprint=metadata.get("annotations", {}).get(FINGERPRINT_ANNOTATION, ""),
+                    labels=metadata["labels"],
+                    owner_uids=tuple(owner["uid"] for owner in metadata.get("ownerReferences", ())),
                     spec=deepcopy(manifest.get("spec", {})),
+                    contents=contents_digest(manifest.get("data", {}).get(CONFIG_KEY, "")),
+                    token_revision=str(self.version) if has_new_tokens else (old.token_revision if old else ""),
                 )
             case Delete(key=key) if key.kind == "TrainingRun":
                 self.is_deleted = True
