@@ -128,7 +128,10 @@ async def create_eventually(cluster: ClusterAccess, plural: str, body: Body) -> 
 
 def _short(seen: object) -> object:
     if isinstance(seen, list):
-        return [(each["metadata"]["name"], each.get("status", {}).get("phase")) for each in seen]
+        return [
+            (each["metadata"]["name"], each.get("status", {}).get("phase")) if isinstance(each, dict) else each
+            for each in seen
+        ]
     return seen.get("status", seen) if isinstance(seen, dict) else seen
 
 
