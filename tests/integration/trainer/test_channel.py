@@ -1,10 +1,13 @@
 """Ranks join, are missed and end together: both sides of the connection, on loopback."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
 from clotho_contract.termination import Termination
 from clotho_dev.ports import free_port
@@ -96,6 +99,25 @@ async def test_a_rank_that_ends_is_named_with_its_cause() -> None:
         await follower.close(Termination(reason="OutOfMemory", message="no memory left"))
         end = await leader.ended
     assert end.message == "rank 2 (trainer-2) ended with OutOfMemory: no memory left"
+
+
+def test_a_rank_whose_connection_was_reset_is_named_and_does_not_keep_rank_0_from_ending() -> None:
+    """As when it is killed with a message unread; on the event loop that trainers run on."""
+
+    async def end() -> str:
+        async with asyncio.timeout(30), leading() as (leader, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b'{"type": "Hello", "rank": 1, "size": 3, "software": "v1"}\n')
+            await reader.readline()
+            linger_not_at_all = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not_at_all)
+            writer.close()
+            ending = await leader.ended
+            leader.order("step")
+            await leader.close(ending)
+            return ending.message
+
+    assert uvloop.run(end()) == "rank 1 (trainer-1) ended without a message"
 
 
 async def test_followers_end_as_rank_0_does() -> None:

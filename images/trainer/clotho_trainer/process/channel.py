@@ -119,13 +119,13 @@ class Leader:
 
     def order(self, what: What, port: int = 0) -> None:
         for writer in self._writers.values():
-            writer.write(_line(Order(what, port)))
+            _send(writer, Order(what, port))
 
     async def close(self, end: Termination) -> None:
         """The other ranks end with this one."""
         self._is_closing = True
         for writer in self._writers.values():
-            writer.write(_line(Ended(end.reason, end.message, end.step)))
+            _send(writer, Ended(end.reason, end.message, end.step))
         await asyncio.gather(*(_goodbye(writer) for writer in self._writers.values()))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -136,11 +136,11 @@ class Leader:
             return
         if problem := self._foreign(hello) or self._mixed(hello):
             log.error("%s", problem)
-            writer.write(_line(Ended("DependencyUnavailable", problem)))
+            _send(writer, Ended("DependencyUnavailable", problem))
             await _goodbye(writer)
             return
         self._writers[hello.rank] = writer
-        writer.write(_line(Order("joined")))
+        _send(writer, Order("joined"))
         await self._note("joined", hello.rank)
         await self._follow(hello.rank, reader)
 
@@ -204,14 +204,14 @@ class Follower:
         self._reading = asyncio.create_task(self._read(reader))
 
     def reached(self, stage: Stage) -> None:
-        self._writer.write(_line(Reached(stage)))
+        _send(self._writer, Reached(stage))
 
     def ask_to_stop(self) -> None:
-        self._writer.write(_line(Stopping()))
+        _send(self._writer, Stopping())
 
     async def close(self, end: Termination) -> None:
         self._reading.cancel()
-        self._writer.write(_line(Ended(end.reason, end.message, end.step)))
+        _send(self._writer, Ended(end.reason, end.message, end.step))
         await _goodbye(self._writer)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
@@ -249,12 +249,14 @@ async def join(hello: Hello, rank_0: str, host: str, port: int, limit_seconds: f
         lambda: asyncio.open_connection(host, port), on=(OSError,), backoff=Backoff(0.2, 2.0), before_wait=give_up
     )
     _keep_alive(writer)
-    writer.write(_line(hello))
+    _send(writer, hello)
     return Follower(rank_0, reader, writer)
 
 
-def _line(message: Message) -> bytes:
-    return msgspec.json.encode(message) + b"\n"
+def _send(writer: asyncio.StreamWriter, message: Message) -> None:
+    """Nothing, once the other end has reset the connection: uvloop would raise an error of its own."""
+    if not writer.is_closing():
+        writer.write(msgspec.json.encode(message) + b"\n")
 
 
 def _decoded(line: bytes) -> Message | None:
