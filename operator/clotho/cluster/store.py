@@ -177,7 +177,7 @@ class Store:
                 self.removed_runs[key_of(known)] = known
                 while len(self.removed_runs) > TOMBSTONES:  # on a replica that does not lead
                     del self.removed_runs[next(iter(self.removed_runs))]
-            self.announce(kind, metadata)
+            self.announce(kind, metadata if known is None else known.metadata)  # it may have lost its labels since
 
     def announce(self, kind: Kind, metadata: Metadata) -> None:
         if kind == "TrainingPolicy":

@@ -6,7 +6,7 @@ import pytest
 
 from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
-from clotho.cluster.outcomes import ApiError, Conflict, Forbidden, Invalid, Transient
+from clotho.cluster.outcomes import ApiError, Conflict, Forbidden, Invalid, NotFound, Transient
 from clotho.cluster.store import Store
 from clotho.plan.model import Action, Apply, Create, Delete, ObjectKey, Validate
 from clotho.render import objects
@@ -109,6 +109,19 @@ async def test_own_object_that_lost_its_owner_is_adopted() -> None:
     rig.api.objects[POD_PATH] = pod_body("trainer", 9)
     await rig.do(Create(key=POD, manifest=owned(pod_body("trainer", 7), OWNER)))
     assert rig.api.bodies[-1]["metadata"] == {"uid": "uid-trainer", "ownerReferences": [OWNER]}
+
+
+async def test_pod_that_is_gone_before_it_is_adopted_is_created_the_next_time() -> None:
+    rig = Rig()
+    rig.api.objects[POD_PATH] = pod_body("trainer", 0)
+    rig.api.refusals["patch"] = NotFound("patch", "deleted meanwhile", 404)
+    wanted = owned(pod_body("trainer", 7), OWNER)
+    with pytest.raises(NotFound):
+        await rig.do(Create(key=POD, manifest=wanted))
+    del rig.api.objects[POD_PATH]
+    await rig.do(Create(key=POD, manifest=wanted))
+    assert rig.api.requests[-1] == CREATE_POD
+    assert [pod.uid for pod in rig.store.pods_of(RUN, UID)] == ["uid-of-r-trainer"]
 
 
 async def test_counters_in_labels_are_the_pods_own() -> None:

@@ -69,6 +69,16 @@ def test_run_whose_pod_lost_its_label_is_announced(labels: dict[str, str]) -> No
     assert seen.pods_of(RUN, UID) == ()
 
 
+def test_deletion_of_a_pod_that_has_just_lost_its_label_is_announced() -> None:
+    """Events that follow each other closely arrive as the last of them."""
+    seen, heard = store()
+    seen.handle_event("Pod", False, pod_body("trainer", 5))
+    body = pod_body("trainer", 7)
+    del body["metadata"]["labels"][RUN_LABEL]
+    seen.handle_event("Pod", True, body)
+    assert heard == [RUN, RUN]
+
+
 def test_objects_of_an_earlier_run_of_the_same_name_are_ignored() -> None:
     seen, _ = store()
     body = pod_body("trainer")
