@@ -9,8 +9,11 @@ import pytest
 import pytest_asyncio
 
 from clotho_dev.cluster import binaries
+from clotho_dev.cluster import kueue as kueue_programs
 from clotho_dev.cluster.control_plane import PROGRAMS, ControlPlane
 from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.kueue import Kueue
+from clotho_dev.cluster.process import Processes
 from rig.cluster_access import ClusterAccess
 from rig.fake_kubelet import FakeKubelet
 from rig.meddling_proxy import MeddlingProxy
@@ -44,6 +47,32 @@ def namespace(kubectl: Kubectl) -> Iterator[str]:
 def crds(kubectl: Kubectl) -> None:
     kubectl.run("apply", "--server-side", f"--filename={ROOT / 'crds'}")
     kubectl.run("wait", "--for=condition=Established", "crd", "--all")
+
+
+@pytest.fixture(scope="module")
+def kueue_crds(kubectl: Kubectl) -> Iterator[Kueue]:
+    found = kueue_programs.find()
+    kubectl.run("apply", "--server-side", f"--filename={found.crds}")
+    kubectl.run("wait", "--for=condition=Established", "crd", "--all")
+    yield found
+    kubectl.run("delete", f"--filename={found.crds}", "--wait")
+
+
+@pytest.fixture(scope="module")
+def kueue(control_plane: ControlPlane, kubectl: Kubectl, kueue_crds: Kueue) -> Iterator[None]:
+    """The real one, for the tests of one file."""
+    processes = Processes(control_plane.folder / "logs")
+    try:
+        kueue_programs.start(kueue_crds, control_plane, processes)
+        yield
+        for kinds in (
+            "workloads,localqueues",
+            "clusterqueues",
+            "resourceflavors",
+        ):  # Kueue removes its finalizers
+            kubectl.run("delete", kinds, "--all", "--all-namespaces", "--wait")
+    finally:
+        processes.stop()
 
 
 @pytest_asyncio.fixture

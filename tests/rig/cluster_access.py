@@ -32,6 +32,7 @@ class ClusterAccess:
             "networkpolicies": "/apis/networking.k8s.io/v1",
             "poddisruptionbudgets": "/apis/policy/v1",
             "leases": "/apis/coordination.k8s.io/v1",
+            "workloads": "/apis/kueue.x-k8s.io/v1beta2",
         }.get(plural, "/api/v1")
         return f"{root}/namespaces/{self.namespace}/{plural}"
 

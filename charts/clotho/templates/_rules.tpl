@@ -24,6 +24,14 @@
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch]
+{{- if .Values.rbac.kueue }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch] # the condition PodsReady
+{{- end }}
 - apiGroups: [""]
   resources: [secrets] # never listed: only those that the operator made, by name
   verbs: [get, create, patch]

@@ -96,11 +96,16 @@ def _cached(name: str) -> Path | None:
 
 def _bin() -> Path:
     """One folder for each version of what it holds, so that an upgrade never meets an old program."""
-    module = hashlib.sha256()
-    for path in sorted(gobuild.MODULE.rglob("*")):
+    return cache_folder() / "bin" / f"v{KUBERNETES_VERSION}-{digest(gobuild.MODULE)}"
+
+
+def digest(module: Path) -> str:
+    """Of a Go module of ours."""
+    contents = hashlib.sha256()
+    for path in sorted(module.rglob("*")):
         if path.suffix in {".go", ".mod", ".sum"}:
-            module.update(path.read_bytes())
-    return cache_folder() / "bin" / f"v{KUBERNETES_VERSION}-{module.hexdigest()[:12]}"
+            contents.update(path.read_bytes())
+    return contents.hexdigest()[:12]
 
 
 def _fits(name: str, path: Path) -> bool:

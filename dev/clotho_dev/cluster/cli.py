@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 
-from clotho_dev.cluster import binaries, control_plane, daemon, embedded, forward, images, node, target, volumes
+from clotho_dev.cluster import binaries, control_plane, daemon, embedded, forward, images, kueue, node, target, volumes
 from clotho_dev.cluster.control_plane import claim_port
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.state import DEFAULT_NAME, Folder, Options
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command("build", "build the images that changed, without a cluster to import them into")
     prepare = command("prepare", "download or build the programs ahead of time")
-    prepare.add_argument("--profile", choices=["node", "control-plane"], default="node")
+    prepare.add_argument("--profile", choices=["node", "control-plane", "kueue"], default="node")
     for internal in ("run-node", "run-control-plane", "recycle"):
         command(internal, None)
     for internal in ("inside", "forward"):
@@ -80,7 +80,7 @@ def _dispatch(arguments: argparse.Namespace) -> None:
         case "build":
             images.build()
         case "prepare":
-            binaries.find([*control_plane.PROGRAMS, *TOOLS, *(node.PROGRAMS if arguments.profile == "node" else [])])
+            _prepare(arguments.profile)
         case "run-control-plane":
             daemon.run_control_plane(folder)
         case "run-node":
@@ -91,6 +91,13 @@ def _dispatch(arguments: argparse.Namespace) -> None:
             forward.serve(arguments.listener, daemon.API_SERVER_PORT)
         case "recycle":
             volumes.recycle(embedded.kubectl_for(folder, folder.inside_kubeconfig), folder.volumes)
+
+
+def _prepare(profile: str) -> None:
+    if profile == "kueue":  # for tests alone
+        kueue.find()
+    else:
+        binaries.find([*control_plane.PROGRAMS, *TOOLS, *(node.PROGRAMS if profile == "node" else [])])
 
 
 def _up(folder: Folder, arguments: argparse.Namespace) -> None:

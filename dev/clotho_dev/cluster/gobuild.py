@@ -16,11 +16,12 @@ from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.locks import only_one
 
 MODULE = REPOSITORY / "dev" / "go"
+KUEUE_MODULE = REPOSITORY / "dev" / "kueue"
 GO_VERSION = (1, 26)
 NEEDED_BYTES = 6 * 1024**3  # module sources, compiler cache and results of a full build
 
 
-def build(packages: Mapping[str, Sequence[str]], folder: Path, version: str) -> None:
+def build(packages: Mapping[str, Sequence[str]], folder: Path, version: str, module: Path = MODULE) -> None:
     """Build each package and put it into the folder under every name it answers to."""
     go = _go()
     with only_one(folder / ".lock", "building the same programs"):
@@ -29,18 +30,27 @@ def build(packages: Mapping[str, Sequence[str]], folder: Path, version: str) -> 
             return
         _require_space(folder)
         with step("Downloading Go modules (once)") as progress:
-            _run([go, "mod", "download", "-x"], progress, r"/@v/|# get .*?//[^/]+/(\S+)")
+            _run([go, "mod", "download", "-x"], module, progress, r"/@v/|# get .*?//[^/]+/(\S+)")
         for package, names in missing.items():
-            _build_one(go, package, names, folder, version)
+            _build_one(go, module, package, names, folder, version)
 
 
-def _build_one(go: str, package: str, names: Sequence[str], folder: Path, version: str) -> None:
+def folder_of(dependency: str, module: Path) -> Path:
+    """Where the sources of a dependency are."""
+    argv = [_go(), "list", "-m", "-f", "{{.Dir}}", dependency]
+    done = subprocess.run(argv, cwd=module, capture_output=True, text=True, check=False)
+    if done.returncode != 0 or not done.stdout.strip():
+        raise ClusterError(f"the sources of {dependency} are not there: {done.stderr.strip()}")
+    return Path(done.stdout.strip())
+
+
+def _build_one(go: str, module: Path, package: str, names: Sequence[str], folder: Path, version: str) -> None:
     title = f"Building {', '.join(names)} with Go (once; the first takes some minutes)"
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch, step(title) as progress:
         target = Path(scratch) / "program"
         flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{version}"
         argv = [go, "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(target), package]
-        _run(argv, progress, r"^(\S+)$")
+        _run(argv, module, progress, r"^(\S+)$")
         target.rename(folder / names[0])
     for alias in names[1:]:
         link = folder / f".{alias}.link"
@@ -49,11 +59,11 @@ def _build_one(go: str, package: str, names: Sequence[str], folder: Path, versio
         link.rename(folder / alias)
 
 
-def _run(argv: Sequence[str], progress: Step, interesting: str) -> None:
+def _run(argv: Sequence[str], module: Path, progress: Step, interesting: str) -> None:
     """Shows the compiler's progress; on failure, the end of its output."""
     environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false", "CGO_ENABLED": "0"}
     process = subprocess.Popen(
-        argv, cwd=MODULE, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        argv, cwd=module, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     lines: list[str] = []
     count = 0

@@ -46,7 +46,13 @@ RESTARTS_LABEL: Final = f"{GROUP}/restarts"  # how many restarts of its part cam
 SERVING_LABEL: Final = f"{GROUP}/serving"  # pods that others reach by host name
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 
+KUEUE_GROUP: Final = "kueue.x-k8s.io"
+KUEUE_VERSION: Final = "v1beta2"
+QUEUE_LABEL: Final = f"{KUEUE_GROUP}/queue-name"  # of a run: the LocalQueue that admits it
+PRIORITY_LABEL: Final = f"{KUEUE_GROUP}/priority-class"  # of a run: its WorkloadPriorityClass
+
 GENERATION_ANNOTATION: Final = f"{GROUP}/generation"  # of the spec that a pod was rendered from
 TOKEN_KEYS_ANNOTATION: Final = f"{GROUP}/token-keys"  # the tokens that were made for a run's Secret
 TOKENS_ANNOTATION: Final = f"{GROUP}/tokens"  # changes when a token of a run's Secret had to be made again
+REPLICAS_ANNOTATION: Final = f"{GROUP}/replicas"  # of a Workload: how many pods of each component have quota
 FINGERPRINT_ANNOTATION: Final = f"{GROUP}/fingerprint"  # of what an object was rendered from

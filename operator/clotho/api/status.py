@@ -1,7 +1,7 @@
 """TrainingRun status: what is known about a run, and all that the next pass of the operator needs to know."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -22,6 +22,7 @@ ConditionType = Literal[
     "Failed",
     "Exported",
 ]
+QUEUED: Final = "Queued"  # the reason of Ready and Reconciling
 Truth = Literal["True", "False", "Unknown"]
 PodState = Literal["Waiting", "Starting", "Ready", "Stopping", "Succeeded", "Failed", "Missing", "Completed", "Stopped"]
 
@@ -296,6 +297,12 @@ class TrainingRunStatus(StatusPart, frozen=True):
     @property
     def is_finished(self) -> bool:
         return self.phase in FINISHED_PHASES
+
+    @property
+    def is_queued(self) -> bool:
+        """By a TrainingPolicy, or by Kueue."""
+        reconciling = self.condition("Reconciling")
+        return self.queued_since is not None or (reconciling is not None and reconciling.reason == QUEUED)
 
     def condition(self, kind: ConditionType) -> Condition | None:
         return next((c for c in self.conditions if c.type == kind), None)

@@ -188,9 +188,10 @@ class Writer:
         path = path_of(namespace, action.key)
         if action.random_keys:
             await self._add_missing_tokens(path, action.random_keys)
+        target = f"{path}/{action.subresource}" if action.subresource else path
 
         async def send(**force: str) -> Body:
-            return await self._client.patch(path, action.manifest, Body, APPLY, fieldManager=FIELD_MANAGER, **force)
+            return await self._client.patch(target, action.manifest, Body, APPLY, fieldManager=FIELD_MANAGER, **force)
 
         known = self._store.cache(action.key.kind).get(namespace, action.key.name)
         try:

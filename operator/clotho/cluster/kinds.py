@@ -40,6 +40,7 @@ RESOURCES: Final[Mapping[Kind, Resource]] = {
         Resource(kind="PersistentVolumeClaim", group="", version="v1", plural="persistentvolumeclaims"),
         Resource(kind="NetworkPolicy", group="networking.k8s.io", version="v1", plural="networkpolicies"),
         Resource(kind="PodDisruptionBudget", group="policy", version="v1", plural="poddisruptionbudgets"),
+        Resource(kind="Workload", group=names.KUEUE_GROUP, version=names.KUEUE_VERSION, plural="workloads"),
     )
 }
 # Of our own group, all of them; listed in this order, so that a run is never seen without what it depends on.

@@ -11,6 +11,7 @@ from clotho.cluster.cache import Key
 from clotho.cluster.client import ApiClient
 from clotho.cluster.descriptions import Descriptions
 from clotho.cluster.files import files_hash
+from clotho.cluster.kueue import Kueue
 from clotho.cluster.probe import Answers
 from clotho.cluster.store import AnyRun, Store, run_key
 from clotho.plan.environments import EnvironmentSeen
@@ -35,10 +36,12 @@ class Observer:
         answers: Answers,
         descriptions: Descriptions,
         admissions: Admissions,
+        kueue: Kueue,
     ) -> None:
         self._client, self._store, self._writer, self._answers = client, store, writer, answers
         self._descriptions = descriptions
         self.admissions = admissions
+        self._kueue = kueue
         self._secret_known: set[str] = set()  # uids of runs
 
     async def observe(self, key: Key, run: AnyRun) -> Observed:
@@ -60,6 +63,7 @@ class Observer:
             missing=() if pods else await self._missing(run),
             policies=self._store.policies_in(key.namespace),
             runs_ahead=self.admissions.ahead_of(run),
+            kueue=await self._kueue.observe(key, run),
         )
 
     async def _missing(self, run: AnyRun) -> tuple[Reference, ...]:

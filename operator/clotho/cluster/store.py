@@ -26,6 +26,7 @@ from clotho.api.training_run import TrainingRun, UnreadableRun, parse
 from clotho.cluster.cache import TOMBSTONES, Cache, Key, version
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
 from clotho.plan.pods import Pod, parse_pod
+from clotho.plan.workloads import Workload, parse_workload
 from clotho.render.objects import CONFIG_KEY, TOKEN_KEYS, contents_digest
 from clotho_contract.names import OPERATOR_TOKEN_VARIABLE, TOKEN_VARIABLE
 
@@ -65,7 +66,7 @@ def parse_secret(body: Mapping[str, Any]) -> SecretChild:
     )
 
 
-Object = Pod | Child | SecretChild | AnyOwner | AnyPolicy
+Object = Pod | Child | SecretChild | Workload | AnyOwner | AnyPolicy
 
 
 def owner(metadata: Metadata) -> Key | None:
@@ -108,6 +109,7 @@ class Store:
         self.policies: Cache[AnyPolicy] = Cache(lambda _: None)
         self.pods: Cache[Pod] = Cache(owner)
         self.secrets: Cache[SecretChild] = Cache(owner)
+        self.workloads: Cache[Workload] = Cache(owner)
         self.children: dict[Kind, Cache[Child]] = {
             kind: Cache(owner) for kind in ("Service", "PersistentVolumeClaim", "NetworkPolicy", "PodDisruptionBudget")
         }
@@ -118,6 +120,7 @@ class Store:
             "TrainingPolicy": self.policies,
             "Pod": self.pods,
             "Secret": self.secrets,
+            "Workload": self.workloads,
             **self.children,
         }
 
@@ -233,6 +236,9 @@ class Store:
     def secret_of(self, key: Key, uid: str) -> SecretChild | None:
         return next((s for s in self.secrets.belonging_to(key) if s.metadata.labels.get(UID_LABEL) == uid), None)
 
+    def workload_of(self, key: Key, uid: str) -> Workload | None:
+        return next((w for w in self.workloads.belonging_to(key) if w.metadata.labels.get(UID_LABEL) == uid), None)
+
     def objects_of(self, key: Key, uid: str) -> dict[ObjectKey, ObjectSeen]:
         found: dict[ObjectKey, ObjectSeen] = {}
         sources: list[tuple[Kind, Iterable[Child | SecretChild]]] = [("Secret", self.secrets.belonging_to(key))]
@@ -285,6 +291,7 @@ _PARSERS: Final[Mapping[Kind, Callable[[Mapping[str, Any]], Object]]] = {
     "TrainingPolicy": training_policy.parse,
     "Pod": parse_pod,
     "Secret": parse_secret,
+    "Workload": parse_workload,
 }
 
 

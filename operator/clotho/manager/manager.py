@@ -22,6 +22,7 @@ from clotho.cluster.client import ApiClient
 from clotho.cluster.credentials import Credentials
 from clotho.cluster.descriptions import Descriptions
 from clotho.cluster.events import EventPoster
+from clotho.cluster.kueue import Kueue
 from clotho.cluster.lease import LeaderElection
 from clotho.cluster.notifications import Notifier
 from clotho.cluster.observe import Observer
@@ -82,8 +83,9 @@ class Manager:
         self.descriptions = Descriptions(
             self.store, settings.probe.timeout_seconds, lambda target: metrics.probe_failures.labels(target).inc()
         )
+        self.kueue = Kueue(client, self.store, settings.watch.namespaces)
         self.observer = Observer(
-            client, self.store, self.writer, self.answers, self.descriptions, Admissions(self.store)
+            client, self.store, self.writer, self.answers, self.descriptions, Admissions(self.store), self.kueue
         )
         self.poster = EventPoster(client, identity)
         self.notifier = Notifier(
@@ -161,6 +163,7 @@ class Manager:
             for name, work in {
                 "leader election": self._lead(),
                 "watches": self.watching.run(),
+                "Kueue watch": self.kueue.run(),
                 "reconcile queue": self.reconciles.run(),
                 "probe queue": self.probes.run(),
                 "resync": self._resync(),

@@ -31,7 +31,7 @@ _RUN_GAUGES = {
     ),
     "clotho_run_restarts": "Pods of the run that were replaced after they ended.",
     "clotho_run_stalled": "1 while the run is stalled: no step for its spec.stall.afterSeconds, else 0.",
-    "clotho_run_queued": "1 while the run is queued because a TrainingPolicy limits active runs, else 0.",
+    "clotho_run_queued": "1 while the run is queued by a TrainingPolicy or by Kueue, else 0.",
 }
 
 
@@ -92,7 +92,7 @@ def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) 
     counts: dict[str, float] = {
         "clotho_run_restarts": status.restarts,
         "clotho_run_stalled": status.stall is not None,
-        "clotho_run_queued": status.queued_since is not None,
+        "clotho_run_queued": status.is_queued,
     }
     progress = answer or status.progress
     if progress is None:

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from clotho.api.environment import AnyEnvironment
 from clotho.api.training_policy import AnyPolicy
 from clotho.plan.pods import Pod
+from clotho.plan.workloads import KueueSeen
 from clotho_contract.exports import ExportProgress
 from clotho_contract.progress import Progress
 
@@ -23,6 +24,7 @@ Kind = Literal[
     "NetworkPolicy",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
+    "Workload",
     "TrainingPolicy",
     "TrainingRun",
     "Environment",
@@ -112,6 +114,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     `environments`: those of the catalogue that the run names; `catalogue`: the names of all in its namespace.
     `is_unchecked`: the API server has not seen the pods of this generation of the spec yet, not even in a dry run.
     `missing`: what the run names and the namespace does not have, as long as the run has no pods.
+    `kueue`: of a run that asks for Kueue, or has a Workload left from when it did.
     `policies` are those of the run's namespace; where one of them limits active runs, queueing.py counts `runs_ahead`.
     """
 
@@ -125,6 +128,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     missing: tuple[Reference, ...] = ()
     policies: tuple[AnyPolicy, ...] = ()
     runs_ahead: int = 0
+    kueue: KueueSeen | None = None
 
 
 class Create(Struct, frozen=True, kw_only=True):
@@ -156,6 +160,7 @@ class Apply(Struct, frozen=True, kw_only=True):
     key: ObjectKey
     manifest: Manifest
     random_keys: tuple[str, ...] = ()
+    subresource: Literal["", "status"] = ""
 
 
 class Delete(Struct, frozen=True, kw_only=True):

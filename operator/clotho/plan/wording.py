@@ -3,8 +3,14 @@
 
 def sentence(text: str) -> str:
     """Capital letter and full stop, whatever the source looks like."""
+    text = full_stop(text)
+    return text[:1].upper() + text[1:]
+
+
+def full_stop(text: str) -> str:
+    """For words of others that stand as they are."""
     text = " ".join(text.split())
-    return text if not text else text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+    return text if not text or text[-1] in ".!?" else f"{text}."
 
 
 def uncapitalised(text: str) -> str:

@@ -1,16 +1,21 @@
-"""Kubernetes' way of writing sizes, as bytes."""
+"""Kubernetes' way of writing sizes and amounts, as numbers."""
 
 from decimal import Decimal
 from typing import Final
 
 _UNITS: Final = {
-    **{unit: 1024**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"), start=1)},
-    **{unit: 1000**power for power, unit in enumerate(("k", "M", "G", "T", "P"), start=1)},
+    **{unit: Decimal(1024**power) for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+    **{unit: Decimal(1000**power) for power, unit in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    **{unit: Decimal(1000) ** -power for power, unit in enumerate(("m", "u", "n"), start=1)},
 }
 
 
-def quantity_bytes(text: str) -> int:
+def quantity(text: str | int) -> Decimal:
     for unit, factor in _UNITS.items():
-        if text.endswith(unit):
-            return int(Decimal(text.removesuffix(unit)) * factor)
-    return int(Decimal(text))
+        if str(text).endswith(unit):
+            return Decimal(str(text).removesuffix(unit)) * factor
+    return Decimal(text)
+
+
+def quantity_bytes(text: str) -> int:
+    return int(quantity(text))

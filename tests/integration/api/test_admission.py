@@ -59,7 +59,9 @@ def test_valid_runs_are_accepted(team: Kubectl, case: str) -> None:
 
 def test_examples_are_accepted(team: Kubectl) -> None:
     files = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
-    team.run("create", "--dry-run=server", *(f"--filename={path}" for path in files))
+    documents = [each for path in files for each in yaml.safe_load_all(path.read_text())]
+    ours = [each for each in documents if "kueue" not in each["apiVersion"]]  # the others: operator/test_kueue.py
+    team.run("create", "--dry-run=server", "--filename=-", stdin=yaml.safe_dump_all(ours))
 
 
 SHARDED = {"gpus": 2, "sharding": "fsdp"}

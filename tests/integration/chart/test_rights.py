@@ -15,7 +15,7 @@ from clotho.cluster.kubeconfig import from_kubeconfig
 from clotho.cluster.store import Store
 from clotho.plan.model import ObjectKey
 from clotho_dev.cluster.control_plane import ControlPlane
-from rig.cluster_access import ClusterAccess, condition, eventually
+from rig.cluster_access import ClusterAccess, condition, eventually, run_manifest
 from rig.fake_kubelet import FakeKubelet
 
 ANSWERED = ("ResponseStarted", "ResponseComplete")
@@ -51,6 +51,7 @@ def secrets_read(entries: list[dict[str, Any]]) -> set[str]:
     return {re.sub(r"-[0-9a-f]{8}$", "", each["name"]) for each in reads}
 
 
+@pytest.mark.usefixtures("kueue_crds")
 @pytest.mark.parametrize("mode", ["cluster", "namespaced"])
 async def test_rights_are_exactly_what_is_used(
     mode: str,
@@ -72,7 +73,7 @@ async def test_rights_are_exactly_what_is_used(
     entries = requests_of(control_plane.audit_log, installed.user)
     refused = {right(e) for e in entries if e["annotations"].get("authorization.k8s.io/decision") != "allow"}
     assert refused == set()
-    assert secrets_read(entries) <= {"q", "r", "hub", "not-there"}, "other Secrets were read"
+    assert secrets_read(entries) <= {"q", "r", "k", "hub", "not-there"}, "other Secrets were read"
     made_by_apply = {
         (*right(e)[:2], "create") for e in entries if e["verb"] == "patch" and e["responseStatus"]["code"] == 201
     }
@@ -93,6 +94,7 @@ async def use_every_feature(cluster: ClusterAccess, kubelet: FakeKubelet, *, rea
         await cluster.delete("trainingruns", "s")
     await cluster.until_objects("persistentvolumeclaims", "gone", lambda found: not found, "q")
     kubelet.makes_ready = True
+    await queue_in_kueue(cluster)
     options = {
         "model": {"name": "tiny", "secretName": "hub"},
         "storage": {"retain": False},
@@ -129,6 +131,32 @@ async def cut_off(cluster: ClusterAccess, plural: str) -> None:
         return "ownerReferences" in body["metadata"], body
 
     await eventually("owned again", has_owner)
+
+
+async def queue_in_kueue(cluster: ClusterAccess) -> None:
+    """The test admits the run in Kueue's place."""
+    version, name = "kueue.x-k8s.io/v1beta2", cluster.namespace
+    urgent = {"apiVersion": version, "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": 1}
+    await cluster.client.create(f"/apis/{version}/workloadpriorityclasses", urgent, dict[str, Any])
+    manifest = run_manifest("k")
+    manifest["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/priority-class": name}
+    await cluster.client.create(cluster.folder("trainingruns"), manifest, dict[str, Any])
+    (workload,) = await cluster.until_objects("workloads", "there", lambda found: len(found) == 1, "k")
+    passed = {"status": "True", "reason": "Test", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status = {
+        "conditions": [{"type": kind, **passed} for kind in ("QuotaReserved", "Admitted")],
+        "admission": {
+            "clusterQueue": "team",
+            "podSetAssignments": [
+                {"name": each["name"], "flavors": {"cpu": "default-flavor"}, "count": each["count"]}
+                for each in workload["spec"]["podSets"]
+            ],
+        },
+    }
+    await cluster.patch("workloads", workload["metadata"]["name"], {"status": status}, "/status")
+    await cluster.until_phase("Running", "k")
+    await cluster.change_run("k", stop=True)
+    await cluster.until_objects("workloads", "gone", lambda found: not found, "k")
 
 
 async def describe_and_try(cluster: ClusterAccess) -> None:

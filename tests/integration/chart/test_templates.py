@@ -123,6 +123,7 @@ def test_the_operator_cannot_list_secrets_or_change_rights(render: Render) -> No
     assert set(verbs) - kinds_of_ours == {
         *("pods", "services", "secrets", "configmaps", "persistentvolumeclaims", "events"),
         *("networkpolicies", "poddisruptionbudgets", "leases", "storageclasses"),
+        *("workloads", "workloads/status", "resourceflavors", "workloadpriorityclasses"),
     }
 
 
@@ -144,12 +145,20 @@ def test_the_operators_network_policy_opens_only_what_it_uses(render: Render) ->
 
 
 def test_namespaced_mode_has_no_cluster_wide_right(render: Render) -> None:
-    objects = render("runs.namespaces={team-a,team-b}", "rbac.aggregateRoles=false")
+    objects = render("runs.namespaces={team-a,team-b}", "rbac.aggregateRoles=false", "rbac.kueue=false")
+    assert "kueue" not in str(objects)
     assert kinds(objects)["ClusterRole"] == kinds(objects)["ClusterRoleBinding"] == 0
     granted = [item["metadata"]["namespace"] for item in objects if item["kind"] == "Role"]
     assert sorted(granted) == ["clotho-system", "team-a", "team-b"]
     variables = {v["name"]: v["value"] for v in pod_of(objects)["spec"]["containers"][0]["env"]}
     assert variables["CLOTHO_WATCH_NAMESPACES"] == "team-a,team-b"
+
+
+def test_kueue_adds_two_kinds_to_read_in_the_whole_cluster(render: Render) -> None:
+    objects = render("runs.namespaces={team-a}", "rbac.aggregateRoles=false")
+    (role,) = (item for item in objects if item["kind"] == "ClusterRole")
+    (rule,) = role["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["resourceflavors", "workloadpriorityclasses"], ["get"])
 
 
 def test_a_mirror_needs_one_value_and_a_pinned_image_another(render: Render) -> None:

@@ -23,6 +23,7 @@ from clotho.plan.run.entries import entry_problems
 from clotho.plan.run.export import export_weights
 from clotho.plan.run.gang import release_time
 from clotho.plan.run.health import live_phase, missing_ranks, next_check, waiting_message, worst_problem
+from clotho.plan.run.kueue import release_quota, report_pods_ready, wait_for_quota, within_quota
 from clotho.plan.run.policy import rule
 from clotho.plan.run.queueing import admit
 from clotho.plan.run.references import wait_for_references
@@ -57,11 +58,12 @@ def plan(
         return plan_refusal(run, now)
     lookup = look_up(revised(resumed(run)), observed.environments, observed.catalogue)
     ruling = rule(run.spec, lookup.run, observed)
+    limited = within_quota(ruling.run, observed.kueue)
     situation = Situation(
-        run=ruling.run,
+        run=limited,
         stored=run.status,
         observed=observed,
-        components=components_of(ruling.run, observed),
+        components=components_of(limited, observed),
         now=now,
         settings=settings,
         policy=ruling.policy,
@@ -69,7 +71,7 @@ def plan(
         waiting_for=lookup.waiting,
     )
     try:
-        decision = decide(situation)
+        decision = release_quota(situation, decide(situation))
         return _with_status(situation, decision, compose(situation, decision))
     except Exception as error:  # a defect of one policy must not keep a run from being stopped
         return _plan_endings_only(situation, error)
@@ -87,6 +89,7 @@ def _plan_endings_only(situation: Situation, error: Exception) -> Plan[TrainingR
         is_stalled=True,
         wake_at=deadline_of(situation.run),
     )
+    decision = release_quota(cautious, decision)
     return _with_status(cautious, decision, compose(cautious, decision))
 
 
@@ -114,7 +117,14 @@ def _decide_life(situation: Situation) -> Decision:
     deadline = deadline_of(situation.run)
     if wrong := _problems(situation):
         return msgspec.structs.replace(refuse(situation, "; ".join(wrong)), wake_at=deadline)
-    for step in (wait_for_environments, check_templates, wait_for_references, admit, remember_environments):
+    for step in (
+        wait_for_environments,
+        check_templates,
+        wait_for_references,
+        admit,
+        remember_environments,
+        wait_for_quota,
+    ):
         if waiting := step(situation):
             return waiting
     accounting = account_for_failures(situation)
@@ -155,6 +165,7 @@ def _keep_running(situation: Situation, accounting: Accounting, deadline: dateti
     except TemplateError as error:
         return refuse(situation, str(error))
     phase = live_phase(situation)
+    actions += report_pods_ready(situation, phase)
     scaling = autoscale(situation)
     decision = Decision(
         phase=phase,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
 from clotho.api.policy import Policy
-from clotho.api.status import TrainingRunStatus
+from clotho.api.status import QUEUED, TrainingRunStatus
 from clotho.api.training_policy import AnyPolicy, TrainingPolicy
 from clotho.api.training_run import TrainingRun, UnreadableRun
 from clotho.plan.run.policy import has_begun, present_policy
@@ -27,7 +27,7 @@ def admit(situation: Situation) -> Decision | None:
     if policy is not None and limit is not None and situation.observed.runs_ahead >= limit:
         return Decision(
             phase="Pending",
-            reason="Queued",
+            reason=QUEUED,
             message=_queued_message(policy, limit),
             components=situation.components,
             queued_since=stored.queued_since or situation.moment,

@@ -93,6 +93,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     policy: PolicyInForce | None = None  # taken into the status when the run gets its place,
     resolved: tuple[ResolvedEnvironment, ...] = ()  # and so are its Environments
     queued_since: datetime | None = None
+    is_in_kueue: bool = False  # without pods: its clocks start when it is admitted
     set_steps: SetSteps | None = None
     wake_at: datetime | None = None
 

@@ -21,6 +21,7 @@ from clotho.plan.run.accounting import vanished
 from clotho.plan.run.completion import has_trained_enough
 from clotho.plan.run.components import RunComponent
 from clotho.plan.run.gang import open_places
+from clotho.plan.run.placement import place
 from clotho.plan.run.revision import is_outdated
 from clotho.plan.run.situation import Situation
 from clotho.plan.run.stop import delete_live, stages
@@ -164,13 +165,14 @@ def _missing(situation: Situation, component: RunComponent) -> list[int]:
 
 
 def render_pod(situation: Situation, component: RunComponent, index: int, restarts: int) -> Manifest:
-    manifest = _rendered(situation, component, index, restarts)
+    manifest = place(situation, component, render_anywhere(situation, component, index, restarts))
     if (secret := _secret(situation)) is not None and secret.token_revision:
         manifest["metadata"]["annotations"][TOKENS_ANNOTATION] = secret.token_revision
     return manifest
 
 
-def _rendered(situation: Situation, component: RunComponent, index: int, restarts: int) -> Manifest:
+def render_anywhere(situation: Situation, component: RunComponent, index: int, restarts: int) -> Manifest:
+    """As long as Kueue has not decided where its pods go."""
     run, settings = situation.run, situation.settings.render
     if component.kind == API_SERVER:
         return pods.api_server_pod(run, settings, restarts)

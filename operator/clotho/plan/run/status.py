@@ -65,8 +65,8 @@ def compose(situation: Situation, decision: Decision) -> TrainingRunStatus:
         stall=decision.stall,
         results=reported.results(situation, progress, checkpoint) if is_finished else None,
         wandb_url=reported.wandb_url(situation),
-        start_time=before.start_time or _first_pod_time(situation),
-        running_time=before.running_time or (situation.moment if decision.phase == "Running" else None),
+        start_time=None if decision.is_in_kueue else before.start_time or _first_pod_time(situation),
+        running_time=_running_time(situation, decision),
         completion_time=situation.moment if is_finished else None,
         written_at=before.written_at,
     )
@@ -76,6 +76,12 @@ def _attempts(situation: Situation) -> list[int]:
     """From the first on the spec is fixed, so pods that were made from an earlier one do not count."""
     run, pods = situation.run, situation.components.trainer.pods
     return [pod.attempt for pod in pods if not is_outdated(run, pod)]
+
+
+def _running_time(situation: Situation, decision: Decision) -> datetime | None:
+    if decision.is_in_kueue:
+        return None
+    return situation.run.status.running_time or (situation.moment if decision.phase == "Running" else None)
 
 
 def _after_the_end(situation: Situation, decision: Decision) -> TrainingRunStatus:
@@ -249,7 +255,7 @@ def _can_wait(old: TrainingRunStatus, new: TrainingRunStatus) -> bool:
 def _is_waiting(status: TrainingRunStatus) -> bool:
     """For something outside the run: no other status will follow soon."""
     reconciling = status.condition("Reconciling")
-    return reconciling is not None and reconciling.reason.startswith("WaitingFor")
+    return status.is_queued or (reconciling is not None and reconciling.reason.startswith("WaitingFor"))
 
 
 def _essence(status: TrainingRunStatus) -> tuple[object, ...]:

@@ -25,9 +25,16 @@ LINGER_SECONDS: Final = 60  # a trainer that is done ends by itself, and a pod t
 def stop_in_order(situation: Situation) -> Decision:
     """For `stop` and for `suspend`: the same way down, another name at the end."""
     end: Phase = "Stopped" if situation.run.spec.stop else "Suspended"
+    return stop_pods(situation) or Decision(
+        phase=end, reason=end, message=_ending_message(situation, end), components=situation.components
+    )
+
+
+def stop_pods(situation: Situation) -> Decision | None:
+    """The next stage of a stop; None once all pods are gone."""
     stage = next(stages(situation, lambda pod: not pod.is_gone), ())
     if not stage:
-        return Decision(phase=end, reason=end, message=_ending_message(situation, end), components=situation.components)
+        return None
     return Decision(
         phase="Stopping",
         reason="Stopping",

@@ -28,6 +28,7 @@ from clotho.plan.ownership import lost_marks
 from clotho.plan.pods import parse_pod
 from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
+from clotho.plan.workloads import KueueSeen, Workload, WorkloadCondition
 from clotho.render.objects import CONFIG_KEY, contents_digest
 from clotho_contract.progress import Progress
 from clotho_contract.termination import Reason, Termination, encode
@@ -62,6 +63,8 @@ class World:
         self.policies: tuple[AnyPolicy, ...] = ()
         self.runs_ahead = 0
         self.missing: tuple[Reference, ...] = ()
+        self.labels: dict[str, str] = {}
+        self.kueue: KueueSeen | None = None
         self.is_deleted = False
         self.born = 0
         self.events: list[str] = []
@@ -79,6 +82,7 @@ class World:
                 "generation": self.generation,
                 "resourceVersion": str(self.version),
                 "creationTimestamp": stamp(START),
+                "labels": self.labels,
             },
             "spec": self.spec,
             "status": self.status,
@@ -98,6 +102,7 @@ class World:
             missing=self.missing,
             policies=self.policies,
             runs_ahead=self.runs_ahead,
+            kueue=self.kueue,
         )
 
     def plan(self) -> Plan[TrainingRunStatus]:
@@ -148,6 +153,8 @@ class World:
                 }
                 pod["status"] = {"phase": "Pending"}
                 self.pods[key.name] = pod
+            case _ if action.key.kind == "Workload":
+                self.write_workload(action)
             case Create(key=key, manifest=manifest) | Apply(key=key, manifest=manifest):
                 old, metadata = self.objects.get(key), manifest["metadata"]
                 is_claim = key.kind == "PersistentVolumeClaim"
@@ -171,6 +178,29 @@ class World:
             case Delete(key=key, uid=uid, grace_seconds=grace):
                 if self.pods[key.name]["metadata"]["uid"] == uid:
                     self.delete_pod(key.name, grace)
+
+    def write_workload(self, action: Action) -> None:
+        assert self.kueue is not None
+        self.kueue = msgspec.structs.replace(self.kueue, workload=self._written(self.kueue.workload, action))
+
+    def _written(self, found: Workload | None, action: Action) -> Workload | None:
+        match action:
+            case Delete(uid=uid, resource_version=version):
+                assert found is not None
+                assert (found.metadata.uid, found.metadata.resource_version) == (uid, version)
+                return None
+            case Apply(manifest=manifest, subresource="status"):
+                assert found is not None
+                (applied,) = manifest["status"]["conditions"]
+                new = msgspec.convert(applied, WorkloadCondition)
+                others = tuple(each for each in found.status.conditions if each.type != new.type)
+                status = msgspec.structs.replace(found.status, conditions=(*others, new))
+                return msgspec.structs.replace(found, status=status)
+            case Create(manifest=manifest):
+                assert found is None, "created over one that exists"
+                metadata = {"uid": f"workload-{self.version}", "resourceVersion": str(self.version)}
+                return msgspec.convert(manifest | {"metadata": manifest["metadata"] | metadata}, Workload)
+        raise AssertionError(f"a Workload is never changed: {action}")
 
     def settle(self, passes: int = 30) -> None:
         """Reconcile until a pass changes nothing."""

@@ -1,0 +1,103 @@
+"""Kueue's Workload as decisions see it, decoded from the API server's JSON as it is."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from clotho.api.metadata import Metadata
+from clotho.api.names import FINGERPRINT_ANNOTATION
+
+ConditionType = Literal["QuotaReserved", "Admitted", "Evicted", "Finished", "PodsReady"]
+
+
+class _Shape(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The subset of a type of Kueue's that is read here."""
+
+
+class WorkloadCondition(_Shape, frozen=True):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class PodSetAssignment(_Shape, frozen=True):
+    name: str
+    flavors: Mapping[str, str] = field(default_factory=dict)  # by resource
+
+
+class Admission(_Shape, frozen=True):
+    pod_set_assignments: tuple[PodSetAssignment, ...] = ()
+
+
+class PodSetUpdate(_Shape, frozen=True):
+    """What an admission check adds to the pods, such as the name of a ProvisioningRequest."""
+
+    name: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[dict[str, Any], ...] = ()
+
+
+class AdmissionCheck(_Shape, frozen=True):
+    pod_set_updates: tuple[PodSetUpdate, ...] = ()
+
+
+class WorkloadSpec(_Shape, frozen=True):
+    active: bool = True
+
+
+class WorkloadStatus(_Shape, frozen=True):
+    conditions: tuple[WorkloadCondition, ...] = ()
+    admission: Admission | None = None
+    admission_checks: tuple[AdmissionCheck, ...] = ()
+
+
+class Workload(_Shape, frozen=True):
+    metadata: Metadata
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    def condition(self, kind: ConditionType) -> WorkloadCondition | None:
+        return next((each for each in self.status.conditions if each.type == kind), None)
+
+    def has(self, kind: ConditionType) -> bool:
+        found = self.condition(kind)
+        return found is not None and found.status == "True"
+
+    @property
+    def holds_quota(self) -> bool:
+        return self.has("QuotaReserved") and not self.has("Finished")
+
+    @property
+    def is_admitted(self) -> bool:
+        """Its pods may run. An evicted Workload stays Admitted until its quota is given back."""
+        return self.holds_quota and self.has("Admitted") and not self.has("Evicted")
+
+    @property
+    def fingerprint(self) -> str:
+        return self.metadata.annotations.get(FINGERPRINT_ANNOTATION, "")
+
+
+def parse_workload(body: Mapping[str, Any]) -> Workload:
+    return msgspec.convert(body, Workload)
+
+
+class Flavour(_Shape, frozen=True):
+    """The spec of a ResourceFlavor."""
+
+    node_labels: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[dict[str, Any], ...] = ()
+
+
+class KueueSeen(Struct, frozen=True, kw_only=True):
+    """What is known of Kueue for one run."""
+
+    absence: Literal["", "NotInstalled", "Forbidden"] = ""  # why the operator cannot use it
+    workload: Workload | None = None
+    priority: int | None = None  # of the WorkloadPriorityClass that the run names; None: it does not exist
+    flavours: Mapping[str, Flavour] = field(default_factory=dict)  # of an admitted Workload, by name
