@@ -170,7 +170,8 @@ def missing_ranks(situation: Situation) -> str:
     index = behind[0] // topology.ranks_per_node
     own = [rank for rank in behind if rank // topology.ranks_per_node == index]
     ranks = f"rank {own[0]} has" if len(own) == 1 else f"ranks {own[0]} to {own[-1]} have"
-    rest = f"; {len(behind) - len(own)} more ranks missing" if len(behind) > len(own) else ""
+    more = len(behind) - len(own)
+    rest = f"; {more} more rank{'s' if more > 1 else ''} missing" if more else ""
     return f"{short_host_name(TRAINER, index)} on node {pods[index].spec.node_name}: {ranks} not joined{rest}"
 
 

@@ -95,7 +95,7 @@ def starting_gang(missing: tuple[int, ...], **trainer: int) -> World:
     ("gpus", "missing", "detail"),
     [
         (1, (2,), "trainer-2 on node node-1: rank 2 has not joined"),
-        (1, (1, 2), "trainer-1 on node node-1: rank 1 has not joined; 1 more ranks missing"),
+        (1, (1, 2), "trainer-1 on node node-1: rank 1 has not joined; 1 more rank missing"),
         (8, tuple(range(16, 24)), "trainer-2 on node node-1: ranks 16 to 23 have not joined"),
     ],
 )
