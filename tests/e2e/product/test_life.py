@@ -1,16 +1,22 @@
-"""Stop, suspend, resume, delete, expiry, two namespaces, and a node without the requested resources."""
+"""Stop, suspend, resume, delete, expiry, an inference replica, two namespaces, and a node without the resources."""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
+from clotho_dev.cluster.kubectl import KubectlError
 from e2e.product.runs import LIMIT_SECONDS, POLL_SECONDS, Runs, condition, letters, step_of
 from rig.namespaces import exists
 
+SAMPLED = "clotho_inference_sampled_tokens_total "
+
 
 def test_run_is_suspended_resumed_stopped_and_deleted_without_loss(runs: Runs) -> None:
-    runs.kubectl.apply(letters("long", steps=5000))
+    runs.kubectl.apply(letters("long", steps=5000, inference={"replicas": 1}))
     runs.wait_for_step("long", 3)
+    runs.wait("long", "served by its replica, too", lambda _: sampled_by_replicas(runs, "long") > 0)
+    assert runs.get("long")["status"]["phase"] == "Running", "with the replica or without"
 
     runs.patch("long", {"suspend": True})
     suspended = runs.wait_for_phase("long", "Suspended")
@@ -33,6 +39,19 @@ def test_run_is_suspended_resumed_stopped_and_deleted_without_loss(runs: Runs) -
     while (left := kinds_left(runs)) != ["PersistentVolumeClaim"]:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(POLL_SECONDS)
+
+
+def sampled_by_replicas(runs: Runs, name: str) -> float:
+    """Tokens for environments, which reach a replica by its name; it has the policy from the trainer."""
+    tokens = 0.0
+    for pod in runs.pods(name, "inference"):
+        host, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        if pod["status"]["phase"] == "Running":
+            path = f"/api/v1/namespaces/{namespace}/pods/{host}:8002/proxy/metrics"
+            with suppress(KubectlError):  # it does not listen yet
+                lines = runs.kubectl.run("get", "--raw", path).splitlines()
+                tokens += sum(float(line.split()[-1]) for line in lines if line.startswith(SAMPLED))
+    return tokens
 
 
 def kinds_left(runs: Runs) -> list[str]:
