@@ -324,8 +324,8 @@ TRAINING = (
     Mutation(
         "epsilonHigh is ignored",
         f"{_TRAINING}/local/grpo.py",
-        "high = loss.epsilon_high",
-        "high = None",
+        'if loss.type == "cispo" else loss.epsilon_high',
+        'if loss.type == "cispo" else None',
         (f"{_OBJECTIVE_TESTS}::test_epsilon_high_is_the_upper_clip_range",),
     ),
     Mutation(
