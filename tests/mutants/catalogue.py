@@ -67,8 +67,8 @@ PLAN = (
     Mutation(
         "a run waits for its inference replicas",
         f"{_RUN}/components.py",
-        "return self.kind == INFERENCE",
-        "return False",
+        'is_optional=run.spec.trainer.sharding == "none"',
+        "is_optional=False",
         ("tests/unit/plan/run/test_replicas.py",),
     ),
     Mutation(

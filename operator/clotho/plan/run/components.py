@@ -30,6 +30,7 @@ class RunComponent(Struct, frozen=True, kw_only=True):
     is_alive: bool  # enough pods are running, ready or not, for the run to go on
     replaced: int  # retries whose pods are gone, as they should be: their places are free
     record: ComponentStatus  # as stored; policies return a changed copy
+    is_optional: bool = False  # the run goes on without it
 
     @property
     def title(self) -> str:
@@ -45,11 +46,6 @@ class RunComponent(Struct, frozen=True, kw_only=True):
     @property
     def is_ready(self) -> bool:
         return self.ready >= self.replicas
-
-    @property
-    def is_optional(self) -> bool:
-        """The run goes on without it: where inference replicas are missing, the trainer serves all requests."""
-        return self.kind == INFERENCE
 
     @property
     def is_gang(self) -> bool:
@@ -121,6 +117,7 @@ def components_of(run: TrainingRun, observed: Observed) -> RunComponents:
             pods_of(INFERENCE),
             run.spec.inference.replicas,
             stored.inference if stored else None,
+            is_optional=run.spec.trainer.sharding == "none",  # the trainer serves all requests then
         ),
         environments=tuple(
             _component(
@@ -160,7 +157,13 @@ def exporter_of(run: TrainingRun, observed: Observed, pod_name: str, *, forget: 
 
 
 def _component(
-    kind: Component, name: str, pods: list[Pod], replicas: int, record: ComponentStatus | None
+    kind: Component,
+    name: str,
+    pods: list[Pod],
+    replicas: int,
+    record: ComponentStatus | None,
+    *,
+    is_optional: bool = False,
 ) -> RunComponent:
     seen = {pod.uid for pod in pods}
     record = record or (TrainerStatus if kind == TRAINER else ComponentStatus)(name=name, state="Missing")
@@ -175,17 +178,11 @@ def _component(
         replicas=replicas,
         pods=tuple(pods),
         ready=sum(pod.is_ready for pod in pods if pod.index < replicas),
-        is_alive=running >= _needed_pods(kind, replicas),
+        is_alive=is_optional or running >= (replicas if kind == TRAINER else min(replicas, 1)),
         replaced=replaced,
         record=record,
+        is_optional=is_optional,
     )
-
-
-def _needed_pods(kind: Component, replicas: int) -> int:
-    """None of the inference replicas, one of an environment's, all of a gang."""
-    if kind == INFERENCE:
-        return 0
-    return replicas if kind == TRAINER else min(replicas, 1)
 
 
 def template_of(run: TrainingRun, component: RunComponent) -> tuple[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from clotho.api.names import API_SERVER, ENVIRONMENT, TRAINER, Component
+from clotho.api.names import API_SERVER, ENVIRONMENT, INFERENCE, TRAINER, Component
 from clotho.api.status import StallStatus
 from clotho.plan.failures import Failure
 from clotho.plan.model import STALLED, Event, Probe
@@ -22,6 +22,7 @@ from clotho.plan.wording import sentence
 _NOT_READY: Final[dict[str, str]] = {
     API_SERVER: "APIServerNotReady",
     TRAINER: "TrainerNotReady",
+    INFERENCE: "InferenceNotReady",
     ENVIRONMENT: "EnvironmentsNotReady",
 }
 

@@ -69,6 +69,23 @@ def test_a_run_trains_while_its_replicas_are_not_ready() -> None:
     assert world.now_status.condition("Reconciling") is None
 
 
+def test_a_run_whose_ranks_do_not_generate_waits_for_its_replicas() -> None:
+    world = World(minimal_spec(inference={"replicas": 2}, trainer={"gpus": 2, "sharding": "fsdp"}))
+    world.settle()
+    for name in list(world.pods):
+        world.start_pod(name, ready="inference" not in name)
+    world.settle()
+    assert (world.phase, world.now_status.message) == ("Starting", "Waiting for inference (0 of 2) to become ready.")
+    world.start_all()
+    world.settle()
+    assert world.phase == "Running"
+    world.advance(60)
+    for index in range(2):
+        world.end_pod(world.named("inference", index), 1)
+    world.settle()
+    assert world.phase == "Starting", "nothing generates"
+
+
 def test_a_replica_that_fails_is_replaced_alone_and_counted() -> None:
     world = replica_world()
     before = others(world)
