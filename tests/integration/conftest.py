@@ -52,8 +52,7 @@ def crds(kubectl: Kubectl) -> None:
 @pytest.fixture(scope="module")
 def kueue_crds(kubectl: Kubectl) -> Iterator[Kueue]:
     found = kueue_programs.find()
-    kubectl.run("apply", "--server-side", f"--filename={found.crds}")
-    kubectl.run("wait", "--for=condition=Established", "crd", "--all")
+    kueue_programs.install_crds(found, kubectl)
     yield found
     kubectl.run("delete", f"--filename={found.crds}", "--wait")
 
