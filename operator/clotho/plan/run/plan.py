@@ -31,7 +31,7 @@ from clotho.plan.run.refusal import plan_refusal, refuse
 from clotho.plan.run.revision import revised
 from clotho.plan.run.situation import Decision, Situation, fail
 from clotho.plan.run.stall import StallCheck, find_stall
-from clotho.plan.run.startup import make_missing, remove_surplus, unrenderable_templates
+from clotho.plan.run.startup import make_missing, remove_outdated, remove_surplus, unrenderable_templates
 from clotho.plan.run.status import compose, transition_events, write_time
 from clotho.plan.run.steering import raise_steps
 from clotho.plan.run.stop import stop_in_order, tidy_up
@@ -114,9 +114,20 @@ def decide_ending(situation: Situation) -> Decision | None:
 
 
 def _decide_life(situation: Situation) -> Decision:
-    deadline = deadline_of(situation.run)
+    if waiting := _wait(situation):
+        return msgspec.structs.replace(waiting, actions=(*waiting.actions, *remove_outdated(situation)))
+    accounting = account_for_failures(situation)
+    if accounting.give_up:
+        return fail(
+            situation, accounting.give_up.reason, sentence(accounting.give_up.explanation), accounting.components
+        )
+    return _keep_running(situation, accounting, deadline_of(situation.run))
+
+
+def _wait(situation: Situation) -> Decision | None:
+    """What keeps the run from starting, if anything does."""
     if wrong := _problems(situation):
-        return msgspec.structs.replace(refuse(situation, "; ".join(wrong)), wake_at=deadline)
+        return msgspec.structs.replace(refuse(situation, "; ".join(wrong)), wake_at=deadline_of(situation.run))
     for step in (
         wait_for_environments,
         check_templates,
@@ -127,12 +138,7 @@ def _decide_life(situation: Situation) -> Decision:
     ):
         if waiting := step(situation):
             return waiting
-    accounting = account_for_failures(situation)
-    if accounting.give_up:
-        return fail(
-            situation, accounting.give_up.reason, sentence(accounting.give_up.explanation), accounting.components
-        )
-    return _keep_running(situation, accounting, deadline)
+    return None
 
 
 def _problems(situation: Situation) -> tuple[str, ...]:

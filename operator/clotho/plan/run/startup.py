@@ -218,6 +218,12 @@ def remove_surplus(situation: Situation) -> tuple[Delete, ...]:
     return (*surplus, *removed, *delete_live(next(stages(situation, lambda pod: _is_void(situation, pod)), ())))
 
 
+def remove_outdated(situation: Situation) -> tuple[Delete, ...]:
+    """All at once: their trainer has not started, so there is no order to keep."""
+    pods = situation.observed.pods
+    return tuple(delete_pod(pod) for pod in pods if is_outdated(situation.run, pod) and not pod.is_terminating)
+
+
 def _is_void(situation: Situation, pod: Pod) -> bool:
     """The Secret, or a token in it, was made again since; or the spec was changed before the trainer started."""
     if is_outdated(situation.run, pod):

@@ -109,3 +109,17 @@ def test_the_claim_of_a_started_run_is_never_deleted() -> None:
     world.status["phase"] = "Pending"
     deleted = [action for action in world.plan().actions if isinstance(action, Delete)]
     assert [action.key for action in deleted if action.key.kind == "PersistentVolumeClaim"] == []
+
+
+def test_pods_of_an_earlier_spec_are_deleted_while_the_run_waits() -> None:
+    world = World(minimal_spec())
+    world.policies = (policy(limits={"activeRuns": 1}),)
+    world.reconcile()
+    world.reconcile()
+    assert world.pods
+    world.runs_ahead = 1
+    world.change_spec(training={"steps": 60})
+    world.reconcile()
+    world.terminate()
+    assert world.now_status.queued_since
+    assert not world.pods
