@@ -115,7 +115,9 @@ def decide_ending(situation: Situation) -> Decision | None:
 
 def _decide_life(situation: Situation) -> Decision:
     if waiting := _wait(situation):
-        return msgspec.structs.replace(waiting, actions=(*waiting.actions, *remove_outdated(situation)))
+        due = {action.key for action in waiting.actions}
+        outdated = tuple(action for action in remove_outdated(situation) if action.key not in due)
+        return msgspec.structs.replace(waiting, actions=(*waiting.actions, *outdated))
     accounting = account_for_failures(situation)
     if accounting.give_up:
         return fail(
