@@ -149,7 +149,7 @@ async def model_server() -> AsyncIterator[str]:
 async def test_a_hostile_file_is_reported_and_a_good_one_beside_it_is_described_and_tested(
     cluster: ClusterAccess, kubelet: FakeKubelet, start_operator: StartOperator, tmp_path: Path
 ) -> None:
-    await start_operator(CLOTHO_NETWORK_TEST_NETWORKS="127.0.0.0/8")  # the models are served on this machine
+    await start_operator(CLOTHO_NETWORK_PRIVATE_NETWORKS="127.0.0.0/8")  # the models are served on this machine
     kubelet.makes_ready = False
     (tmp_path / "hostile.py").write_text(HOSTILE)
     (tmp_path / "mine.py").write_text(GOOD)

@@ -16,7 +16,7 @@ def gradients(policy: LocalBackend, has_plain_head: bool) -> tuple[float, dict[s
     trainer.has_plain_head = has_plain_head
     with policy._live.training():
         batch = prepare(groups(3, count=3), policy.rules, policy.version)
-        loss = policy._accumulate(batch, batch.rows)
+        loss = policy._accumulate(batch, policy._parts(batch.rows))
     trainable = [p for p in policy._live.model.parameters() if p.requires_grad]
     found = [p.grad.clone() for p in trainable if p.grad is not None]
     policy._optimizer.zero_grad(set_to_none=True)
