@@ -1,5 +1,8 @@
 """The contract with TRL: every loss, KL, the world model and micro-batches, in a few real steps on the CPU."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from msgspec import structs
 from clotho_contract.settings import Loss, WorldModel
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.local import grpo
 from clotho_trainer.training.local.backend import LocalBackend
 from integration.trainer.tiny import backend, config, groups
 
@@ -136,3 +140,23 @@ def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_intact(model: P
     assert caught.value.reason == "NonFiniteLoss"
     assert torch.equal(before, weights(policy))
     assert policy.version == 0
+
+
+def test_policies_of_one_process_are_made_one_after_the_other(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accelerate's state belongs to the process: two trainers that are made at once break each other."""
+    lock, most = threading.Lock(), []
+
+    class Watched(grpo.GroupTrainer):
+        def __init__(self, **arguments: Any) -> None:
+            most.append(lock.acquire(blocking=False))
+            time.sleep(0.2)
+            super().__init__(**arguments)
+            lock.release()
+
+    monkeypatch.setattr(grpo, "GroupTrainer", Watched)
+    with ThreadPoolExecutor(2) as threads:
+        policies = list(threads.map(lambda part: backend(config(model), tmp_path / part), ("a", "b")))
+    assert most == [True, True]
+    assert {policy.version for policy in policies} == {0}

@@ -1,6 +1,7 @@
 """TRL's GRPO objective over rows that were sampled and scored elsewhere. The only module that touches TRL."""
 
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -139,6 +140,9 @@ class GroupTrainer(GRPOTrainer):
         return per_row.sum() / (max(self.observed.rows, 1) * longest)
 
 
+_SHARED_STATE = threading.Lock()  # Accelerate's belongs to the whole process, and every config resets it
+
+
 class _Unplaced(GRPOConfig):
     """For a model that is larger than a GPU: it stays where it was loaded."""
 
@@ -159,39 +163,40 @@ def make_trainer(
     loss = training.loss
     # TRL would read the reference anew on every rank; where the model is sharded, so is a copy of it.
     reference = deepcopy(model) if is_sharded and adapter is None and loss.beta else None
-    arguments = (_Unplaced if is_sharded else GRPOConfig)(
-        output_dir=str(Path(os.environ.get("TMPDIR", "/tmp"))),  # noqa: S108 - nothing is written: our loop saves
-        use_cpu=not torch.cuda.is_available(),
-        bf16=model.dtype == torch.bfloat16,
-        fp16=model.dtype == torch.float16,
-        per_device_train_batch_size=2,
-        num_generations=2,
-        max_completion_length=training.max_tokens,
-        learning_rate=training.learning_rate,
-        weight_decay=training.weight_decay,
-        max_steps=1,
-        loss_type=loss.type,
-        epsilon=loss.epsilon,
-        epsilon_high=loss.ratio_range[1] if loss.type == "cispo" else loss.epsilon_high,
-        beta=loss.beta if reference is None else 0.0,
-        entropy_coef=loss.entropy_coefficient,
-        importance_sampling_level=loss.importance_sampling,
-        temperature=temperature,
-        gradient_checkpointing=bool(training.gradient_checkpointing),
-        gradient_checkpointing_kwargs={"use_reentrant": False},
-        seed=training.seed,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    trainer = GroupTrainer(
-        model=model,
-        reward_funcs=_unused_reward,
-        args=arguments,
-        train_dataset=Dataset.from_dict({"prompt": ["", ""]}),
-        processing_class=tokenizer,
-        peft_config=adapter,
-    )
+    with _SHARED_STATE:
+        arguments = (_Unplaced if is_sharded else GRPOConfig)(
+            output_dir=str(Path(os.environ.get("TMPDIR", "/tmp"))),  # noqa: S108 - nothing is written: our loop saves
+            use_cpu=not torch.cuda.is_available(),
+            bf16=model.dtype == torch.bfloat16,
+            fp16=model.dtype == torch.float16,
+            per_device_train_batch_size=2,
+            num_generations=2,
+            max_completion_length=training.max_tokens,
+            learning_rate=training.learning_rate,
+            weight_decay=training.weight_decay,
+            max_steps=1,
+            loss_type=loss.type,
+            epsilon=loss.epsilon,
+            epsilon_high=loss.ratio_range[1] if loss.type == "cispo" else loss.epsilon_high,
+            beta=loss.beta if reference is None else 0.0,
+            entropy_coef=loss.entropy_coefficient,
+            importance_sampling_level=loss.importance_sampling,
+            temperature=temperature,
+            gradient_checkpointing=bool(training.gradient_checkpointing),
+            gradient_checkpointing_kwargs={"use_reentrant": False},
+            seed=training.seed,
+            report_to="none",
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+        trainer = GroupTrainer(
+            model=model,
+            reward_funcs=_unused_reward,
+            args=arguments,
+            train_dataset=Dataset.from_dict({"prompt": ["", ""]}),
+            processing_class=tokenizer,
+            peft_config=adapter,
+        )
     if reference is not None:
         add_fused_lm_head(reference, temperature=trainer.temperature, cast_lm_head_to_fp32=False)
         trainer.beta, trainer.ref_model = loss.beta, reference.requires_grad_(False).eval()
