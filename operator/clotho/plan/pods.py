@@ -19,23 +19,20 @@ from clotho.api.names import (
     TOKENS_ANNOTATION,
     TRAINER,
 )
+from clotho.plan.shapes import Condition, Shape
 from clotho_contract import termination
 
 
-class _Shape(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The subset of a Kubernetes type that is read here."""
-
-
-class Waiting(_Shape, frozen=True):
+class Waiting(Shape, frozen=True):
     reason: str = ""
     message: str = ""
 
 
-class Running(_Shape, frozen=True):
+class Running(Shape, frozen=True):
     started_at: datetime | None = None
 
 
-class Terminated(_Shape, frozen=True):
+class Terminated(Shape, frozen=True):
     exit_code: int = 0
     signal: int = 0
     reason: str = ""
@@ -43,13 +40,13 @@ class Terminated(_Shape, frozen=True):
     finished_at: datetime | None = None
 
 
-class ContainerState(_Shape, frozen=True):
+class ContainerState(Shape, frozen=True):
     waiting: Waiting | None = None
     running: Running | None = None
     terminated: Terminated | None = None
 
 
-class ContainerStatus(_Shape, frozen=True):
+class ContainerStatus(Shape, frozen=True):
     name: str
     image: str = ""
     ready: bool = False
@@ -57,37 +54,29 @@ class ContainerStatus(_Shape, frozen=True):
     state: ContainerState = ContainerState()
 
 
-class PodCondition(_Shape, frozen=True):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: datetime | None = None
-
-
-class PodStatus(_Shape, frozen=True):
+class PodStatus(Shape, frozen=True):
     phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"] = "Pending"
     reason: str = ""
     message: str = ""
     pod_ip: str = field(default="", name="podIP")
-    conditions: tuple[PodCondition, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
 
 
-class ConfigMapSource(_Shape, frozen=True):
+class ConfigMapSource(Shape, frozen=True):
     name: str = ""
 
 
-class SecretSource(_Shape, frozen=True):
+class SecretSource(Shape, frozen=True):
     secret_name: str = ""
 
 
-class ClaimSource(_Shape, frozen=True):
+class ClaimSource(Shape, frozen=True):
     claim_name: str = ""
 
 
-class Volume(_Shape, frozen=True):
+class Volume(Shape, frozen=True):
     config_map: ConfigMapSource | None = None
     secret: SecretSource | None = None
     persistent_volume_claim: ClaimSource | None = None
@@ -102,17 +91,17 @@ class Volume(_Shape, frozen=True):
         return f"claim {self.persistent_volume_claim.claim_name}" if self.persistent_volume_claim else ""
 
 
-class Resources(_Shape, frozen=True):
+class Resources(Shape, frozen=True):
     limits: dict[str, str | int] = field(default_factory=dict)
 
 
-class ContainerSpec(_Shape, frozen=True):
+class ContainerSpec(Shape, frozen=True):
     name: str
     image: str = ""
     resources: Resources = Resources()
 
 
-class PodSpec(_Shape, frozen=True):
+class PodSpec(Shape, frozen=True):
     node_name: str = ""
     containers: tuple[ContainerSpec, ...] = ()
     volumes: tuple[Volume, ...] = ()
@@ -229,7 +218,7 @@ class Pod(Struct, frozen=True, kw_only=True):
                 return reported
         return None
 
-    def condition(self, kind: str) -> PodCondition | None:
+    def condition(self, kind: str) -> Condition | None:
         for found in self.status.conditions:
             if found.type == kind:
                 return found

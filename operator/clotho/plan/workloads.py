@@ -1,7 +1,6 @@
 """Kueue's Workload as decisions see it, decoded from the API server's JSON as it is."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -9,32 +8,21 @@ from msgspec import Struct, field
 
 from clotho.api.metadata import Metadata
 from clotho.api.names import FINGERPRINT_ANNOTATION
+from clotho.plan.shapes import Condition, Shape
 
 ConditionType = Literal["QuotaReserved", "Admitted", "Evicted", "Finished", "PodsReady"]
 
 
-class _Shape(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The subset of a type of Kueue's that is read here."""
-
-
-class WorkloadCondition(_Shape, frozen=True):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: datetime | None = None
-
-
-class PodSetAssignment(_Shape, frozen=True):
+class PodSetAssignment(Shape, frozen=True):
     name: str
     flavors: Mapping[str, str] = field(default_factory=dict)  # by resource
 
 
-class Admission(_Shape, frozen=True):
+class Admission(Shape, frozen=True):
     pod_set_assignments: tuple[PodSetAssignment, ...] = ()
 
 
-class PodSetUpdate(_Shape, frozen=True):
+class PodSetUpdate(Shape, frozen=True):
     """What an admission check adds to the pods, such as the name of a ProvisioningRequest."""
 
     name: str
@@ -43,26 +31,26 @@ class PodSetUpdate(_Shape, frozen=True):
     tolerations: tuple[dict[str, Any], ...] = ()
 
 
-class AdmissionCheck(_Shape, frozen=True):
+class AdmissionCheck(Shape, frozen=True):
     pod_set_updates: tuple[PodSetUpdate, ...] = ()
 
 
-class WorkloadSpec(_Shape, frozen=True):
+class WorkloadSpec(Shape, frozen=True):
     active: bool = True
 
 
-class WorkloadStatus(_Shape, frozen=True):
-    conditions: tuple[WorkloadCondition, ...] = ()
+class WorkloadStatus(Shape, frozen=True):
+    conditions: tuple[Condition, ...] = ()
     admission: Admission | None = None
     admission_checks: tuple[AdmissionCheck, ...] = ()
 
 
-class Workload(_Shape, frozen=True):
+class Workload(Shape, frozen=True):
     metadata: Metadata
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 
-    def condition(self, kind: ConditionType) -> WorkloadCondition | None:
+    def condition(self, kind: ConditionType) -> Condition | None:
         return next((each for each in self.status.conditions if each.type == kind), None)
 
     def has(self, kind: ConditionType) -> bool:
@@ -87,7 +75,7 @@ def parse_workload(body: Mapping[str, Any]) -> Workload:
     return msgspec.convert(body, Workload)
 
 
-class Flavour(_Shape, frozen=True):
+class Flavour(Shape, frozen=True):
     """The spec of a ResourceFlavor."""
 
     node_labels: Mapping[str, str] = field(default_factory=dict)

@@ -7,13 +7,13 @@ import pytest
 
 from clotho.api.names import PRIORITY_LABEL, QUEUE_LABEL
 from clotho.plan.model import Action, Apply, Create, Delete
+from clotho.plan.shapes import Condition
 from clotho.plan.workloads import (
     Admission,
     Flavour,
     KueueSeen,
     PodSetAssignment,
     Workload,
-    WorkloadCondition,
     WorkloadStatus,
 )
 from clotho_contract.progress import CheckpointInfo
@@ -39,7 +39,7 @@ class QueuedWorld(World):
         assert self.kueue is not None
         assert self.workload is not None
         self.version += 1
-        new = tuple(WorkloadCondition(type=kind, status=truth, message=words) for kind, truth, words in conditions)
+        new = tuple(Condition(type=kind, status=truth, message=words) for kind, truth, words in conditions)
         kept = tuple(c for c in self.workload.status.conditions if c.type not in {each.type for each in new})
         assigned = tuple(
             PodSetAssignment(name=name, flavors={"cpu": "gpu"})

@@ -28,7 +28,8 @@ from clotho.plan.ownership import lost_marks
 from clotho.plan.pods import parse_pod
 from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
-from clotho.plan.workloads import KueueSeen, Workload, WorkloadCondition
+from clotho.plan.shapes import Condition
+from clotho.plan.workloads import KueueSeen, Workload
 from clotho.render.objects import CONFIG_KEY, contents_digest
 from clotho_contract.progress import Progress
 from clotho_contract.termination import Reason, Termination, encode
@@ -192,7 +193,7 @@ class World:
             case Apply(manifest=manifest, subresource="status"):
                 assert found is not None
                 (applied,) = manifest["status"]["conditions"]
-                new = msgspec.convert(applied, WorkloadCondition)
+                new = msgspec.convert(applied, Condition)
                 others = tuple(each for each in found.status.conditions if each.type != new.type)
                 status = msgspec.structs.replace(found.status, conditions=(*others, new))
                 return msgspec.structs.replace(found, status=status)
