@@ -132,6 +132,12 @@ class Components(StatusPart, frozen=True):
     environments: tuple[ComponentStatus, ...] = ()
     exporter: ComponentStatus | None = None
 
+    @property
+    def of_the_training(self) -> tuple[ComponentStatus, ...]:
+        """Those that the run has; without the exporter, which comes after it."""
+        fixed = (self.api_server, self.trainer, self.inference)
+        return (*(each for each in fixed if each is not None), *self.environments)
+
 
 AutoscalingReason = Literal["Steady", "Raised", "Lowered", "AtMaximum", "EngineFull"]
 

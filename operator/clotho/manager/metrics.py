@@ -117,9 +117,7 @@ def _figures(status: TrainingRunStatus, answer: Progress | None, now: datetime) 
 
 def _parts(status: TrainingRunStatus) -> Iterator[ComponentStatus]:
     if status.components is not None:
-        fixed = (status.components.api_server, status.components.trainer, status.components.inference)
-        yield from (part for part in fixed if part is not None)
-        yield from status.components.environments
+        yield from status.components.of_the_training
 
 
 class Metrics:

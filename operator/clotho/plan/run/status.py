@@ -283,15 +283,7 @@ def _records(status: TrainingRunStatus) -> tuple[ComponentStatus, ...]:
     components = status.components
     if components is None:
         return ()
-    return tuple(
-        component
-        for component in (*_fixed(components), *components.environments, components.exporter)
-        if component is not None
-    )
-
-
-def _fixed(components: Components) -> tuple[ComponentStatus | None, ...]:
-    return components.api_server, components.trainer, components.inference
+    return (*components.of_the_training, *((components.exporter,) if components.exporter else ()))
 
 
 def _numbers(status: TrainingRunStatus) -> tuple[object, ...]:
