@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from msgspec import structs
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from clotho_contract.settings import Loss, WorldModel
 from clotho_trainer.failures import TrainerError
@@ -145,8 +146,19 @@ def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_intact(model: P
 def test_policies_of_one_process_are_made_one_after_the_other(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Accelerate's state belongs to the process: two trainers that are made at once break each other."""
+    """Accelerate's state and Transformers' patches belong to the process: two policies made at once break both."""
     lock, most = threading.Lock(), []
+    ties_weights = PreTrainedModel.tie_weights
+    from_pretrained = AutoModelForCausalLM.from_pretrained
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        most.append(lock.acquire(blocking=False))
+        time.sleep(0.2)
+        loaded = from_pretrained(*arguments, **options)
+        lock.release()
+        return loaded
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", slowly)
 
     class Watched(grpo.GroupTrainer):
         def __init__(self, **arguments: Any) -> None:
@@ -158,5 +170,6 @@ def test_policies_of_one_process_are_made_one_after_the_other(
     monkeypatch.setattr(grpo, "GroupTrainer", Watched)
     with ThreadPoolExecutor(2) as threads:
         policies = list(threads.map(lambda part: backend(config(model), tmp_path / part), ("a", "b")))
-    assert most == [True, True]
+    assert most == [True] * 4
+    assert PreTrainedModel.tie_weights is ties_weights
     assert {policy.version for policy in policies} == {0}

@@ -1,6 +1,7 @@
 """Loads the model that is trained; a failure is one sentence."""
 
 import logging
+import threading
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -16,6 +17,9 @@ log = logging.getLogger(__name__)
 
 _FP8_CAPABILITY = (8, 9)  # the first with such tensor cores
 
+# While Transformers loads, its classes are patched, and Accelerate's state belongs to the process: a second thread
+# that makes a model meanwhile breaks both: weights that should be tied are not.
+one_model_at_a_time = threading.RLock()
 
 Where = Literal["device", "host", "nowhere"]
 
@@ -39,9 +43,10 @@ def load_model(model: Model, tokenizer: Any, where: Where = "device") -> Any:
     if torch.cuda.is_available() and where == "device":
         arguments["device_map"] = {"": 0}
     try:
-        loaded: Any = (
-            _shapes(model) if where == "nowhere" else AutoModelForCausalLM.from_pretrained(model.name, **arguments)
-        )
+        with one_model_at_a_time:
+            loaded: Any = (
+                _shapes(model) if where == "nowhere" else AutoModelForCausalLM.from_pretrained(model.name, **arguments)
+            )
     except Exception as error:  # readers of damaged files raise anything
         if is_out_of_memory(error):
             raise
@@ -64,7 +69,7 @@ def load_shapes(model: Model) -> Any:
 def _shapes(model: Model) -> Any:
     config = AutoConfig.from_pretrained(model.name, revision=model.revision)
     dtype = config.dtype if model.dtype == "auto" else getattr(torch, model.dtype)
-    with torch.device("meta"):
+    with one_model_at_a_time, torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
 
 

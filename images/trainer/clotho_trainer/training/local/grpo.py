@@ -1,7 +1,6 @@
 """TRL's GRPO objective over rows that were sampled and scored elsewhere. The only module that touches TRL."""
 
 import os
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ from trl.trainer.utils import add_fused_lm_head, pad
 
 from clotho_contract.settings import Training, WorldModel
 from clotho_trainer.model.architecture import unsupported_reason
+from clotho_trainer.model.load import one_model_at_a_time
 from clotho_trainer.training.batch import Observed, Row, trained_tokens
 from clotho_trainer.training.local import packing
 from clotho_trainer.training.local.logprob_head import completion_logprobs
@@ -140,9 +140,6 @@ class GroupTrainer(GRPOTrainer):
         return per_row.sum() / (max(self.observed.rows, 1) * longest)
 
 
-_SHARED_STATE = threading.Lock()  # Accelerate's belongs to the whole process, and every config resets it
-
-
 class _Unplaced(GRPOConfig):
     """For a model that is larger than a GPU: it stays where it was loaded."""
 
@@ -163,7 +160,7 @@ def make_trainer(
     loss = training.loss
     # TRL would read the reference anew on every rank; where the model is sharded, so is a copy of it.
     reference = deepcopy(model) if is_sharded and adapter is None and loss.beta else None
-    with _SHARED_STATE:
+    with one_model_at_a_time:
         arguments = (_Unplaced if is_sharded else GRPOConfig)(
             output_dir=str(Path(os.environ.get("TMPDIR", "/tmp"))),  # noqa: S108 - nothing is written: our loop saves
             use_cpu=not torch.cuda.is_available(),
