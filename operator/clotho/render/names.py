@@ -32,6 +32,16 @@ def claim_name(run: Metadata, component: Component) -> str:
     return f"{base_name(run)}-{component}"
 
 
+def history_name(run: Metadata) -> str:
+    """The ConfigMap with curves, samples and evaluations."""
+    return f"{base_name(run)}-history"
+
+
+def logs_name(run: Metadata) -> str:
+    """The ConfigMap with the last lines of each container."""
+    return f"{base_name(run)}-logs"
+
+
 def short_host_name(component: Component, index: int = 0) -> str:
     if component not in (API_SERVER, TRAINER, INFERENCE):
         raise ValueError(f"{component} pods have no host name of their own")

@@ -1,0 +1,41 @@
+"""What is kept of a run whose pods may be gone: curves, samples, evaluations and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from clotho.api.history import KeptLog, read_history, read_logs
+from clotho.api.metadata import Metadata
+from clotho.cluster.outcomes import NotFound
+from clotho.render.names import history_name, logs_name
+from clotho.workspace.objects import Workspace
+from clotho_contract.history import History
+
+
+class _ConfigMap(Struct, frozen=True):
+    data: dict[str, str] = field(default_factory=dict)
+
+
+async def history_of(workspace: Workspace, run: Mapping[str, Any]) -> History:
+    """Empty where nothing is kept yet."""
+    return read_history(await _data(workspace, history_name(_metadata(run))))
+
+
+async def kept_logs_of(workspace: Workspace, run: Mapping[str, Any]) -> tuple[KeptLog, ...]:
+    """Oldest attempt first."""
+    return read_logs(await _data(workspace, logs_name(_metadata(run))))
+
+
+async def _data(workspace: Workspace, name: str) -> dict[str, str]:
+    try:
+        return (await workspace.client.get(workspace.core(f"configmaps/{name}"), _ConfigMap)).data
+    except NotFound:
+        return {}
+
+
+def _metadata(run: Mapping[str, Any]) -> Metadata:
+    return msgspec.convert(run["metadata"], Metadata)
