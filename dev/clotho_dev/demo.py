@@ -12,6 +12,7 @@ from typing import Any
 
 from clotho.cli.terminal import view
 from clotho.cli.terminal.screen import Screen, terminal_width
+from clotho.workspace.progress import rewards_of
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster import binaries, chart, embedded, packages, target
 from clotho_dev.cluster import images as cluster_images
@@ -87,7 +88,7 @@ def watch(kubectl: Kubectl) -> dict[str, Any]:
     while True:
         run = kubectl.get(f"trainingrun/{RUN}")
         elapsed = time.monotonic() - started
-        rewards |= view.rewards_of(run)
+        rewards |= rewards_of(run)
         lines = view.watch_view(run, rewards, elapsed, terminal_width())
         screen.show(lines)
         if view.is_finished(run):

@@ -133,12 +133,11 @@ def _excesses(spec: TrainingRunSpec, policy: PolicyInForce) -> Iterator[str]:
     limits = policy.limits
     trainer, replicas = spec.trainer, sum(environment.most_replicas for environment in spec.environments)
     gpus = "trainer.gpus of all replicas" if trainer.replicas > 1 else "trainer.gpus"
-    asked_gpus = trainer.replicas * trainer.gpus
     if spec.inference.replicas:
-        gpus, asked_gpus = ALL_GPUS, asked_gpus + spec.inference.replicas * spec.gpus_per_replica
+        gpus = ALL_GPUS
     for name, asked, limit in (
         ("training.steps", spec.training.steps, limits.steps),
-        (gpus, asked_gpus, limits.gpus),
+        (gpus, spec.all_gpus, limits.gpus),
         ("environments: the sum of replicas, autoscaling.max where set", replicas, limits.replicas),
     ):
         if limit is not None and asked > limit:

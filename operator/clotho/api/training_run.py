@@ -384,6 +384,11 @@ class TrainingRunSpec(Settings, frozen=True):
         return most if self.trainer.gpus else 0
 
     @property
+    def all_gpus(self) -> int:
+        """Of the trainer and the inference replicas together."""
+        return self.trainer.replicas * self.trainer.gpus + self.inference.replicas * self.gpus_per_replica
+
+    @property
     def serving_ranks(self) -> int | None:
         """How many ranks serve the policy, None for all: a sharded one has only parts of it, and the first may pass
         requests on to a vLLM server."""

@@ -10,6 +10,7 @@ from typing import Any
 from clotho.cli.terminal import view
 from clotho.cli.terminal.output import printable
 from clotho.cli.terminal.screen import Screen, page_width
+from clotho.workspace.progress import rewards_of
 
 Object = Mapping[str, Any]
 WIDTH = 100  # of the view in a notebook
@@ -17,7 +18,7 @@ WIDTH = 100  # of the view in a notebook
 
 def as_html(run: Object, rewards: Mapping[int, float] | None = None) -> str:
     """Names, messages and pods are text that others wrote: escaped."""
-    frame = view.watch_view(run, rewards or view.rewards_of(run), view.elapsed_seconds(run), WIDTH)
+    frame = view.watch_view(run, rewards or rewards_of(run), view.elapsed_seconds(run), WIDTH)
     text = "\n".join(map(printable, frame.lines(WIDTH)))
     return f"<pre>{html.escape(text)}</pre>"
 

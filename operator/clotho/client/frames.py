@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from clotho.cli.terminal import view
+from clotho.workspace.progress import progress_of, rewards_of
 
 Row = dict[str, Any]
 Frame = Any  # pandas.DataFrame or list[Row]
@@ -18,14 +19,14 @@ def frame(rows: list[Row]) -> Frame:
 
 
 def run_row(run: Mapping[str, Any]) -> Row:
-    status, progress = run.get("status", {}), view.progress_of(run)
+    status, progress = run.get("status", {}), progress_of(run)
     return {
         "name": run["metadata"]["name"],
         "phase": status.get("phase", "Pending"),
         "step": progress.get("step", 0),
         "steps": run["spec"]["training"]["steps"],
         "reward": progress.get("rewardMean"),
-        "best_reward": max(view.rewards_of(run).values(), default=None),
+        "best_reward": max(rewards_of(run).values(), default=None),
         "loss": progress.get("loss"),
         "tokens_per_second": progress.get("tokensPerSecond"),
         "restarts": status.get("restarts", 0),

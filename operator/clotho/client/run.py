@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from clotho.api.phases import FINISHED_PHASES
 from clotho.cli.session.claims import delete_claim, own_claim
-from clotho.cli.terminal import view
 from clotho.client.connection import Connection
 from clotho.client.display import as_html, live_display
 from clotho.client.errors import ClothoError
@@ -16,6 +15,7 @@ from clotho.cluster.outcomes import ApiError
 from clotho.workspace.log_lines import readable
 from clotho.workspace.logs import component_of, pod_title, read_log
 from clotho.workspace.objects import Workspace
+from clotho.workspace.progress import progress_of, rewards_of
 
 Object = dict[str, Any]
 POLL_SECONDS: Final = 1.0
@@ -64,7 +64,7 @@ class Run:
         rewards: dict[int, float] = {}
         while True:
             self.refresh()
-            rewards |= view.rewards_of(self.body)
+            rewards |= rewards_of(self.body)
             if show:
                 show(self.body, rewards)
             if self.is_finished:
@@ -99,7 +99,7 @@ class Run:
         self._connection.call(_delete(self._workspace, self.body, with_claim=with_claim))
 
     def __repr__(self) -> str:
-        step = view.progress_of(self.body).get("step", 0)
+        step = progress_of(self.body).get("step", 0)
         return f"<Run {self.name}: {self.phase}, step {step}/{self.spec['training']['steps']}>"
 
     def _repr_html_(self) -> str:

@@ -23,6 +23,7 @@ from clotho.cli.terminal.fitting import without_columns
 from clotho.cli.terminal.screen import page_width
 from clotho.workspace.drafting import fresh_name
 from clotho.workspace.objects import Workspace, WrongStateError
+from clotho.workspace.progress import progress_of, rewards_of
 
 Object = dict[str, Any]
 
@@ -111,7 +112,7 @@ async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
 
 def _row(run: Object) -> list[str]:
     status = run.get("status", {})
-    progress = view.progress_of(run)
+    progress = progress_of(run)
     rewards = [sample["rewardMean"] for sample in status.get("history", ()) if sample.get("rewardMean") is not None]
     reward = f"{view.number(progress.get('rewardMean'))} {view.sparkline(rewards, 10)}".strip()
     speed = progress.get("tokensPerSecond")
@@ -128,7 +129,7 @@ def _row(run: Object) -> list[str]:
 
 async def status(options: argparse.Namespace, workspace: Workspace) -> int:
     run = await find_run(workspace, options.name)
-    rewards = view.rewards_of(run)
+    rewards = rewards_of(run)
     lines = view.live_view(run, list(rewards.values()), view.elapsed_seconds(run), page_width())
     if conditions := run.get("status", {}).get("conditions"):
         lines += ["", *map(view.condition_line, conditions)]

@@ -20,6 +20,7 @@ from clotho.cli.session.hints import hint
 from clotho.cli.terminal import output, view
 from clotho.cli.terminal.screen import page_width
 from clotho.workspace.objects import Workspace
+from clotho.workspace.progress import progress_of, rewards_of
 
 Object = dict[str, Any]
 POLL_SECONDS: Final = 5.0
@@ -105,7 +106,7 @@ def _sweep_of(run: Object) -> str:
 
 
 def _result(run: Object) -> Object:
-    progress = view.progress_of(run)
+    progress = progress_of(run)
     return {
         "run": run["metadata"]["name"],
         "values": _values(run),
@@ -113,7 +114,7 @@ def _result(run: Object) -> Object:
         "step": progress.get("step", 0),
         "steps": run["spec"]["training"]["steps"],
         "reward": progress.get("rewardMean"),
-        "bestReward": max(view.rewards_of(run).values(), default=None),
+        "bestReward": max(rewards_of(run).values(), default=None),
     }
 
 

@@ -15,6 +15,7 @@ from clotho.cli.terminal import output, view
 from clotho.cli.terminal.screen import Screen, page_width
 from clotho.cluster.outcomes import Transient
 from clotho.workspace.objects import Workspace
+from clotho.workspace.progress import rewards_of
 
 REFRESH_SECONDS: Final = 1.0
 LIMIT_SECONDS: Final = 60.0  # without an answer from the API server
@@ -43,7 +44,7 @@ async def _until_finished(workspace: Workspace, name: str) -> dict[str, Any]:
     screen = Screen(sys.stdout)
     while True:
         run = await _look(workspace, name)
-        rewards |= view.rewards_of(run)
+        rewards |= rewards_of(run)
         screen.show(view.watch_view(run, rewards, view.elapsed_seconds(run), page_width()))
         if view.is_finished(run):
             return run

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from clotho.api.phases import FINISHED_PHASES, RESTING_PHASES
 from clotho.cli.terminal.fitting import UNLIMITED, clip, columns, first_rows, table, wrap
+from clotho.workspace.progress import progress_of
 
 Run = Mapping[str, Any]
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -72,16 +73,6 @@ def _frame(run: Run, rewards: Sequence[float], elapsed: float, width: int) -> Fr
     )
 
 
-def progress_of(run: Run) -> Mapping[str, Any]:
-    """The checkpoint of a run without pods may be newer than the last progress report; it has no time left."""
-    status = run.get("status", {})
-    progress: Mapping[str, Any] = status.get("progress") or {}
-    if not progress or status.get("phase") not in RESTING_PHASES:
-        return progress
-    step = max(progress["step"], (status.get("checkpoint") or {}).get("step", 0))
-    return {**progress, "step": step, "percent": step * 100 // max(progress["totalSteps"], 1), "etaSeconds": None}
-
-
 def component_state(phase: str, state: str) -> str:
     """In a run without pods, no component is starting or missing."""
     if phase not in RESTING_PHASES or state in ("Failed", "Stopping"):
@@ -89,13 +80,6 @@ def component_state(phase: str, state: str) -> str:
     if state == "Missing":
         return "-"
     return "Finished" if phase == "Completed" or state == "Succeeded" else "Stopping"
-
-
-def rewards_of(run: Run) -> dict[int, float]:
-    """Mean rewards by step: the samples in status."""
-    status = run.get("status", {})
-    samples = [*status.get("history", ()), status.get("progress") or {}]
-    return {sample["step"]: sample["rewardMean"] for sample in samples if sample.get("rewardMean") is not None}
 
 
 def elapsed_seconds(run: Run, now: datetime | None = None) -> float:

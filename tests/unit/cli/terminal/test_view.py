@@ -8,6 +8,7 @@ import pytest
 
 from clotho.cli.terminal import view
 from clotho.cli.terminal.fitting import UNLIMITED
+from clotho.workspace.progress import rewards_of
 
 RUN: dict[str, Any] = {
     "metadata": {"name": "letters"},
@@ -160,5 +161,5 @@ def test_watch_view_plots_the_rewards() -> None:
 
 
 def test_rewards_come_from_history_and_progress() -> None:
-    assert view.rewards_of(RUN) == {1: 0.02, 30: 0.5}
-    assert view.rewards_of({"metadata": {"name": "new"}}) == {}
+    assert rewards_of(RUN) == {1: 0.02, 30: 0.5}
+    assert rewards_of({"metadata": {"name": "new"}}) == {}
