@@ -106,6 +106,7 @@ class Checkpoint(Settings, frozen=True):
     every_steps: Annotated[
         PositiveInt, Meta(description="Save after this many steps; also at the end and on stop.")
     ] = 25
+    every_epoch: Annotated[bool, Meta(description="Save after each pass over inline.dataset as well.")] = False
     keep: Annotated[PositiveInt, Meta(description="How many of the newest checkpoints stay on the volume.")] = 3
     on_damage: Annotated[
         Literal["Fail", "StartOver"],
@@ -208,7 +209,10 @@ class Wandb(Settings, frozen=True):
         "online"
     )
     project: Annotated[str, Meta(min_length=1, description="Project name.")] = "atropos-tinker"
-    entity: Annotated[str, Meta(description="Team or user; empty takes the key's default.")] = ""
+    entity: Annotated[
+        str, Meta(description="Team or user; empty takes WANDB_ENTITY of the Secret, else the key's default.")
+    ] = ""
+    name: Annotated[str, Meta(max_length=128, description="Name of the run there; empty: <environment>-<id>.")] = ""
 
 
 Quantization = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]

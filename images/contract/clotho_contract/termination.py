@@ -46,6 +46,7 @@ class Trial(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tru
     correct: Count = 0  # completions with a score above 0
     steps_with_correct: Count = 0
     samples: tuple[Sample, ...] = ()
+    scores: tuple[tuple[float, ...], ...] = ()  # of the first groups, group by group
     output: str = ""  # the end of what was printed
 
 
@@ -69,6 +70,9 @@ def encode(termination: Termination) -> bytes:
         return encode(msgspec.structs.replace(termination, export=summary))
     if termination.trial is not None and (termination.trial.output or termination.trial.samples):
         figures = msgspec.structs.replace(termination.trial, output="", samples=())
+        return encode(msgspec.structs.replace(termination, trial=figures))
+    if termination.trial is not None and termination.trial.scores:
+        figures = msgspec.structs.replace(termination.trial, scores=())
         return encode(msgspec.structs.replace(termination, trial=figures))
     excess = len(body) - LIMIT
     shorter = termination.message.encode()[: -(excess + 3)].decode(errors="ignore") + "…"

@@ -1,6 +1,7 @@
 """Training from Python, without Kubernetes: the pod's own code on a laptop or in a notebook."""
 
 import asyncio
+import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -13,7 +14,8 @@ from typing import Any
 import msgspec
 
 from clotho_contract import config as run_config
-from clotho_contract.config import RunConfig
+from clotho_contract import config_file
+from clotho_contract.config import ConfigError, RunConfig
 from clotho_contract.inline import Inline, Tools
 from clotho_contract.settings import Export, Ollama, Quantization
 from clotho_contract.termination import Termination
@@ -34,6 +36,9 @@ from clotho_trainer.training.checkpoints import Checkpoints
 
 Rewards = Mapping[str, Callable[..., Any]] | Sequence[Reward | Callable[..., Any]]
 
+log = logging.getLogger(__name__)
+
+_IDENTITY = {"name": "local", "namespace": "local", "id": "local"}  # only a cluster has others
 _WAKE_SECONDS = 0.2  # a signal that another thread received is seen by then
 _IN_MEMORY = "memory.jsonl"  # the path in the config for records given in Python
 
@@ -118,13 +123,15 @@ def train(
 ) -> TrainingResult:
     """Train as a run without environments would, and hand back the policy.
 
-    run      what `/etc/clotho/run.yaml` holds, as a file or as an object: model, training, inline, inference, wandb
+    run      what `/etc/clotho/run.yaml` holds, as a file or as an object: model, training, inline, inference, wandb;
+             or another trainer's config file, as `clotho run start -f` takes it
     dataset  records, instead of inline.dataset
     rewards  functions `(output, expected) -> number` by name, beside those of inline.rewards
     tools    functions or {schema, function} pairs; a class whose methods are the tools; or an async rollout function
     output   folder for checkpoints; training that finds some there goes on from them
     """
-    config = preflight.checked(_config(run), Given(rewards=bool(rewards), tools=tools is not None))
+    given = Given(rewards=bool(rewards), tools=tools is not None, dataset=dataset is not None)
+    config = preflight.checked(_config(run, given), given)
     if config.inline is None:
         raise TrainerError("InvalidConfig", "training from Python needs inline: a dataset and rewards")
     task = _task(config.inline, dataset, rewards, tools)
@@ -191,17 +198,61 @@ class _Job:
             return termination
 
 
-def _config(run: RunConfig | Mapping[str, Any] | str | Path) -> RunConfig:
+def _config(run: RunConfig | Mapping[str, Any] | str | Path, given: Given) -> RunConfig:
     if isinstance(run, RunConfig):
         return run
     if isinstance(run, str | Path):
-        return run_config.load(Path(run))
+        document = _document(Path(run))
+        return _translated(document, Path(run).parent, given) if _is_foreign(document) else run_config.load(Path(run))
+    if _is_foreign(run):
+        return _translated(run, Path.cwd(), given)
     inline = dict(run.get("inline", {}))
-    inline.setdefault("dataset", {})
-    if not {"path", "hub"} & set(inline["dataset"]):
-        inline["dataset"] = {**inline["dataset"], "path": _IN_MEMORY}
-    identity = {"name": "local", "namespace": "local", "id": "local"}  # only a cluster has others
-    return run_config.parse(msgspec.yaml.encode({"run": identity, **run, "inline": inline}), "run")
+    inline["dataset"] = _dataset(inline.get("dataset", {}))
+    return run_config.parse(msgspec.yaml.encode({"run": _IDENTITY, **run, "inline": inline}), "run")
+
+
+def _dataset(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {**settings, **({} if {"path", "hub"} & set(settings) else {"path": _IN_MEMORY})}
+
+
+def _document(path: Path) -> Any:
+    """None where it cannot be read: the reader of run configs reports that."""
+    try:
+        return msgspec.yaml.decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _is_foreign(document: Any) -> bool:
+    """Another trainer's config: it counts `max_steps` or epochs, and a run config `steps`."""
+    training = document.get("training") if isinstance(document, Mapping) else None
+    has_steps = isinstance(training, Mapping) and "steps" in training
+    return config_file.is_config_file(document) and not has_steps and not {"run", "inline"} & set(document)
+
+
+def _translated(document: Mapping[str, Any], folder: Path, given: Given) -> RunConfig:
+    """Files that it names lie in `folder`; claims, ConfigMaps and Secrets exist only in a cluster."""
+    try:
+        found = config_file.translate(document, needs_rewards=not given.rewards, needs_data=not given.dataset)
+    except config_file.ConfigFileError as error:
+        raise ConfigError(str(error)) from error
+    for note in found.notes:
+        log.info(note)
+    spec = {name: value for name, value in found.spec.items() if name != "tracking"}
+    inline, wandb = spec.get("inline", {}), found.spec.get("tracking", {}).get("wandb")
+    dataset = _dataset(_without(inline.get("dataset", {}), "claimName", "configMapName"))
+    if dataset.get("path", _IN_MEMORY) != _IN_MEMORY:
+        dataset["path"] = str(folder.resolve() / dataset["path"])
+    spec["inline"] = {**inline, "dataset": dataset, "code": {"path": str(folder.resolve())}}
+    tracking = {} if wandb is None else {"wandb": _without(wandb, "secretName")}
+    try:
+        return msgspec.convert({"run": _IDENTITY, **spec, **tracking}, RunConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(found.in_their_words(str(error))) from error
+
+
+def _without(settings: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
 
 
 def _task(inline: Inline, dataset: Sequence[Mapping[str, Any]] | None, rewards: Rewards, tools: Any) -> Task:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from clotho.api.metadata import Metadata
 from clotho.authoring.draft import Draft, Setting
 from clotho.render.names import run_id
+from clotho.render.testing import trial_pod_name
 
 Object = Mapping[str, Any]
 Answer = dict[str, Any]
@@ -103,11 +104,21 @@ def wandb_names(run: Object) -> Answer:
     wandb = {"project": DEFAULT_PROJECT, **(asked or {}), **(locked or {})}
     places = run["spec"].get("environments", ())
     first = places[0]["name"] if places else run["metadata"]["name"]
+    identity = run_id(Metadata(name="", uid=run["metadata"].get("uid", "")))
     return {
         "wandb_project": wandb["project"],
-        "wandb_run_name": f"{first}-{run_id(Metadata(name='', uid=run['metadata'].get('uid', '')))}",
+        "wandb_run_name": wandb.get("name") or f"{first}-{identity}",
         "wandb_url": run.get("status", {}).get("wandbUrl") or None,
     }
+
+
+def with_wandb_name(spec: Object, environment: str, now: datetime) -> Answer:
+    """A run that reports to W&B and has no name there gets `<environment>-<timestamp>`."""
+    wandb = spec.get("tracking", {}).get("wandb")
+    if not wandb or wandb.get("name"):
+        return dict(spec)
+    name = f"{environment}-{now:%Y%m%d-%H%M%S}"
+    return {**spec, "tracking": {**spec["tracking"], "wandb": {**wandb, "name": name}}}
 
 
 def logs_answer(run: Object) -> Answer:
@@ -190,24 +201,33 @@ def results_answer(run: Object) -> Answer:
         "final_metrics": metrics(results or status.get("progress") or {}),
         "history": [metrics(sample) for sample in samples[-HISTORY_SAMPLES:]],
         "weights": {"claim": results.get("claim"), "path": results.get("path")} if results.get("path") else None,
+        "output_files": output_files(status),
         "download": _command(run, "download") if results.get("path") else None,
         "message": status.get("message", ""),
         **wandb_names(run),
     }
 
 
+def output_files(status: Object) -> list[str]:
+    """The final checkpoint's folder and what an export wrote, on the run's claim."""
+    results, export = status.get("results") or {}, status.get("export") or {}
+    exported = [f"{export.get('folder', '')}/{each['path']}" for each in export.get("files", ())]
+    return [*([results["path"]] if results.get("path") else []), *exported]
+
+
 def test_answer(test: Object) -> Answer:
-    spec, status = test["spec"], test.get("status", {})
+    spec, status, metadata = test["spec"], test.get("status", {}), test["metadata"]
+    head = Metadata(name=metadata["name"], namespace=metadata.get("namespace", ""))
     steps, size = spec.get("steps", 3), spec.get("groupSize", 16)
     summary = status.get("summary") or {}
     return {
-        "test": test["metadata"]["name"],
+        "test": head.name,
         "status": str(status.get("phase", "Pending")).lower(),
         "environment": spec.get("environmentName", ""),
         "num_steps": steps,
         "group_size": size,
         "total_completions_per_model": steps * size,
-        "models_tested": [_model_answer(each) for each in status.get("models", ())],
+        "models_tested": [_model_answer(head, *each) for each in enumerate(status.get("models", ()))],
         "summary": {
             "models_requested": summary.get("requested"),
             "models_tested": summary.get("tested"),
@@ -222,7 +242,12 @@ def test_answer(test: Object) -> Answer:
     }
 
 
-def _model_answer(result: Object) -> Answer:
+def _step_answer(number: int, step: Object) -> Answer:
+    scores = step.get("scores", ())
+    return {"step": number, "scores": list(scores), "correct": sum(score > 0 for score in scores)}
+
+
+def _model_answer(test: Metadata, index: int, result: Object) -> Answer:
     return {
         "model": result["name"],
         "size": result.get("size", "custom"),
@@ -235,5 +260,7 @@ def _model_answer(result: Object) -> Answer:
         "steps_with_correct": result.get("stepsWithCorrect", 0),
         "step_success_rate": result.get("stepSuccessRate"),
         "samples": list(result.get("samples", ())),
+        "steps": [_step_answer(number, each) for number, each in enumerate(result.get("steps", ()), 1)],
+        "output_file": f"kubectl logs {trial_pod_name(test, index)} --namespace {test.namespace}",
         "error": result.get("error") or None,
     }

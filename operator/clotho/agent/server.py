@@ -13,9 +13,9 @@ from clotho.agent.tools import Toolbox
 
 INSTRUCTIONS: Final = (
     "Reinforcement-learning fine-tuning on a Kubernetes cluster. The usual way: rl_list_environments, "
-    "rl_select_environment, rl_get_current_config, rl_edit_config as often as needed, rl_test_inference, "
-    "rl_start_training, rl_check_status and rl_get_logs from time to time, rl_get_results. Runs take hours and "
-    "continue without you."
+    "rl_select_environment, rl_get_current_config, rl_edit_config as often as needed, rl_test_inference "
+    "where there is one, rl_start_training, rl_check_status and rl_get_logs from time to time, rl_get_results. "
+    "Runs take hours and continue without you."
 )
 SESSION_HEADER: Final = "mcp-session-id"
 READS: Final = ToolAnnotations(read_only_hint=True)
@@ -38,6 +38,8 @@ def session_of(context: AgentContext, session: str) -> str:
 def build_server(toolbox: Toolbox) -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer("clotho", instructions=INSTRUCTIONS, log_level="WARNING")
     _add_preparing_tools(server, toolbox)
+    if toolbox.can_test:  # a tool that lacks its key would only fail
+        _add_test_tool(server, toolbox)
     _add_run_tools(server, toolbox)
     return server
 
@@ -72,6 +74,8 @@ def _add_preparing_tools(server: MCPServer[Any], toolbox: Toolbox) -> None:
         """Change one setting of the run that is being prepared."""
         return await toolbox.edit_config(session_of(context, session), field, value)
 
+
+def _add_test_tool(server: MCPServer[Any], toolbox: Toolbox) -> None:
     @server.tool()
     async def rl_test_inference(
         context: AgentContext,

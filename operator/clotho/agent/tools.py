@@ -25,10 +25,9 @@ from clotho.workspace.objects import Workspace, WrongStateError
 
 SESSIONS: Final = 256  # beyond that the oldest draft is dropped
 LOG_LIMIT: Final = 20_000  # characters of each pod's log: an agent reads all of it
-LIST_TIPS: Final = (
-    "Select one with rl_select_environment, then read its settings with rl_get_current_config.",
-    "Try it with rl_test_inference before training: a training run costs hours of GPU time.",
-)
+WANDB_NAME: Final = "tracking.wandb.name"
+SELECT_TIP: Final = "Select one with rl_select_environment, then read its settings with rl_get_current_config."
+TEST_TIP: Final = "Try it with rl_test_inference before training: a training run costs hours of GPU time."
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -37,6 +36,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     test_secret: str = ""
     test_base_url: str = ""
     test_timeout_seconds: int = 600
+
+    @property
+    def can_test(self) -> bool:
+        """The default models need a key; those at another address may not."""
+        return bool(self.test_secret or self.test_base_url)
 
 
 P = ParamSpec("P")
@@ -74,6 +78,10 @@ class Toolbox:
         self._clock = clock
         self._drafts: OrderedDict[str, Draft] = OrderedDict()
 
+    @property
+    def can_test(self) -> bool:
+        return self._settings.can_test
+
     async def available_runs(self) -> Answer:
         try:
             return {"available": sorted(run["metadata"]["name"] for run in await self._workspace.all("TrainingRun"))}
@@ -96,7 +104,8 @@ class Toolbox:
     async def list_environments(self) -> Answer:
         found = [answers.environment_answer(each) for each in await self._workspace.all("Environment")]
         none = ("No environments yet: `clotho env discover DIRECTORY --config-map --write -` prints manifests.",)
-        return {"environments": found, "count": len(found), "tips": list(LIST_TIPS if found else none)}
+        tips = (SELECT_TIP, TEST_TIP) if self.can_test else (SELECT_TIP,)
+        return {"environments": found, "count": len(found), "tips": list(tips if found else none)}
 
     @answers_errors
     async def select_environment(self, session: str, name: str) -> Answer:
@@ -136,7 +145,10 @@ class Toolbox:
         name = fresh_name(draft.environment.metadata.name)
         if problems := draft.problems(name):
             return {"error": "the run would not be accepted: " + "; ".join(problems), "problems": list(problems)}
-        run = await self._workspace.create("TrainingRun", name, draft.run_spec())
+        spec = draft.run_spec()
+        if WANDB_NAME not in draft.locked():
+            spec = answers.with_wandb_name(spec, draft.environment.metadata.name, self._clock())
+        run = await self._workspace.create("TrainingRun", name, spec)
         run["status"] = {"policy": {"locked": draft.policy.locked}}  # as the operator is about to write it
         return {
             "run_id": name,

@@ -93,6 +93,12 @@ class TestSample(StatusPart, frozen=True, omit_defaults=False):
     score: Annotated[float, Meta(description="The environment's score.")] = 0.0
 
 
+class TestStep(StatusPart, frozen=True, omit_defaults=False):
+    """One group."""
+
+    scores: Annotated[tuple[float, ...], Meta(max_length=16, description="Of its first completions.")] = ()
+
+
 class ModelResult(StatusPart, frozen=True, omit_defaults=False):
     """How one model did."""
 
@@ -107,6 +113,9 @@ class ModelResult(StatusPart, frozen=True, omit_defaults=False):
     step_success_rate: Annotated[float, Meta(description="stepsWithCorrect / stepsTested.")] = 0.0
     samples: Annotated[
         tuple[TestSample, ...], Meta(max_length=2, description="Two prompts with an answer and its score each.")
+    ] = ()
+    steps: Annotated[
+        tuple[TestStep, ...], Meta(max_length=16, description="The scores of the first groups, group by group.")
     ] = ()
     error: Annotated[str, Meta(description="What went wrong, with the end of what the environment printed.")] = ""
 

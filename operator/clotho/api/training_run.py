@@ -296,7 +296,7 @@ class Storage(Settings, frozen=True):
 class WandbSpec(Wandb, frozen=True):
     """Weights & Biases."""
 
-    secret_name: Annotated[ObjectName, Meta(description="Secret with the key WANDB_API_KEY.")] = ""
+    secret_name: Annotated[ObjectName, Meta(description="Secret with WANDB_API_KEY; WANDB_ENTITY is optional.")] = ""
 
 
 class Tracking(Settings, frozen=True):

@@ -10,8 +10,8 @@ from clotho.api.schema import Schema, schema_of
 from clotho.api.training_run import TrainingRunSpec
 from clotho.authoring.draft import RefusedEditError
 from clotho.authoring.mistakes import spell_out
-from clotho.authoring.nearest import nearest
 from clotho.authoring.run_fields import run_fields, with_value
+from clotho_contract.nearest import nearest
 
 Object = dict[str, Any]
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
-from clotho.authoring.nearest import nearest
 from clotho.authoring.run_decided import DECIDED_BY
 from clotho_contract.description import ConfigField
+from clotho_contract.nearest import nearest
 
 _SHOWN: Final = 60
 _TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {

@@ -12,10 +12,10 @@ from clotho.api.lockable import ENVIRONMENT_CONFIG
 from clotho.api.policy import Policy, fill_in, shown, violations
 from clotho.api.training_run import EnvironmentSpec, TrainingRunSpec
 from clotho.authoring import config_fields
-from clotho.authoring.nearest import nearest
 from clotho.authoring.run_decided import ATROPOS_ENTRY, DECIDED_BY, DEFAULT_FROM
 from clotho.authoring.run_fields import run_fields, value_in, with_value
 from clotho_contract.description import ConfigField
+from clotho_contract.nearest import nearest
 
 PLACE_NAME_LIMIT: Final = 40  # of an environment within a run
 REPLICAS: Final = ConfigField(

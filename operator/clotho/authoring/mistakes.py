@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from clotho.api.schema import Schema, schema_of
-from clotho.authoring.nearest import nearest
+from clotho_contract.nearest import nearest
 
 _SHOWN: Final = 60
 _PART: Final = re.compile(r"[^.\[\]]+")

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from clotho.authoring.nearest import nearest
 from clotho.cli.failure import Exit
 from clotho.cli.parser import Command, Group, OneOf, Parser, not_one_of, port, positive, seconds
+from clotho_contract.nearest import nearest
 
 SHELLS = ("bash", "zsh", "fish")
 COMPONENTS = ("trainer", "api-server", "inference", "environment")

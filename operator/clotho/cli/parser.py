@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from clotho.authoring.nearest import nearest
 from clotho.cli.failure import Exit
+from clotho_contract.nearest import nearest
 
 FORMATS = ("table", "json", "yaml")
 

@@ -15,6 +15,7 @@ from clotho.api.inference_tests import (
     ModelResult,
     TestedModel,
     TestSample,
+    TestStep,
     TestSummary,
     UnreadableTest,
 )
@@ -40,6 +41,7 @@ from clotho_contract.termination import Trial
 
 ERROR_LIMIT: Final = 2000
 SAMPLE_LIMIT: Final = 500
+SCORES_LIMIT: Final = 16
 _START_SECONDS: Final = 600  # beyond its time limit, for a pod that never gets to run
 
 
@@ -152,6 +154,7 @@ def _result(before: ModelResult, pod: Pod) -> ModelResult:
         steps_with_correct=trial.steps_with_correct,
         step_success_rate=_share(trial.steps_with_correct, trial.steps_tested),
         samples=_samples(trial),
+        steps=tuple(TestStep(scores=scores[:SCORES_LIMIT]) for scores in trial.scores[:SCORES_LIMIT]),
         error=error,
     )
 

@@ -57,9 +57,10 @@ def value(name: str, content: str) -> Manifest:
     return {"name": name, "value": content}
 
 
-def from_secret(name: str, secret_name: str, key: str = "") -> Manifest:
+def from_secret(name: str, secret_name: str, key: str = "", *, is_optional: bool = False) -> Manifest:
     """The variable has the key's name unless another key is given: WANDB_API_KEY is the key WANDB_API_KEY."""
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": key or name}}}
+    optional = {"optional": True} if is_optional else {}
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name, "key": key or name, **optional}}}
 
 
 def config_variable() -> Manifest:

@@ -272,7 +272,8 @@ def _trainer_secrets(run: TrainingRun) -> list[Manifest]:
         "TINKER_API_KEY": run.spec.trainer.tinker_secret_name,
         "WANDB_API_KEY": wandb.secret_name if wandb else "",
     }
-    return [from_secret(variable, secret) for variable, secret in secrets.items() if secret]
+    entity = [from_secret("WANDB_ENTITY", wandb.secret_name, is_optional=True)] if wandb and wandb.secret_name else []
+    return [*(from_secret(variable, secret) for variable, secret in secrets.items() if secret), *entity]
 
 
 def _trainer_tokens(run: TrainingRun) -> list[Manifest]:

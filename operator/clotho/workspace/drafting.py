@@ -8,8 +8,8 @@ from clotho.api import environment, training_policy
 from clotho.api.environment import Environment
 from clotho.api.policy import Policy, combine
 from clotho.authoring.draft import Draft, RefusedEditError
-from clotho.authoring.nearest import nearest
 from clotho.workspace.objects import Workspace
+from clotho_contract.nearest import nearest
 
 NAME_LIMIT: Final = 63
 

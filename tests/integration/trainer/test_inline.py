@@ -87,6 +87,31 @@ def test_an_interrupted_training_resumes(model: Path, tmp_path: Path, monkeypatc
     assert [step["step"] for step in second.metrics] == [3, 4, 5, 6, 7, 8]
 
 
+def test_a_config_file_of_another_trainer_is_trained_as_it_is(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "letters.jsonl").write_text(
+        "".join(f'{{"prompt": "{letter}>", "answer": "{letter}"}}\n' for letter in "abcd")
+    )
+    (tmp_path / "own_rewards.py").write_text("def share(output, expected):\n    return float(expected in output)\n")
+    (tmp_path / "config.yaml").write_text(f"""
+model: {{base_model_name: {model}, dtype: fp32, max_new_tokens: 4, lora: {{r: 4}}}}
+rl:
+  training:
+    per_device_train_batch_size: 2
+    num_generations: 2
+    num_train_epochs: 2
+    learning_rate: 1e-3
+    max_length: 64
+    save_strategy: epoch
+    reward_model: own_rewards:share
+  data: {{path: letters.jsonl}}
+""")
+    result = train(tmp_path / "config.yaml", output=tmp_path / "out")
+    assert [step["step"] for step in result.metrics] == [1, 2, 3, 4]
+    assert {folder.name for folder in result.checkpoint.parent.iterdir()} == {"step-00000002", "step-00000004"}
+    with pytest.raises(ConfigError, match=r"unknown field training\.steeps"):
+        train({"model": {"name": "x"}, "training": {"steeps": 3}})
+
+
 def test_mistakes_in_python_are_reported_in_one_sentence(model: Path) -> None:
     with pytest.raises(TrainerError, match="nothing is rewarded"):
         train(run(model, steps=1, batch=8, tokens=4), dataset=LETTERS)

@@ -35,7 +35,8 @@ def api() -> FakeApi:
 @pytest.fixture(params=MODES)
 def client(api: FakeApi, request: pytest.FixtureRequest) -> Client:
     base = {"model": {"name": "m"}, "training": {"steps": 10}}
-    return Client(build_server(Toolbox(api.workspace, Settings(base=base))), mode=request.param)
+    settings = Settings(base=base, test_secret="keys")
+    return Client(build_server(Toolbox(api.workspace, settings)), mode=request.param)
 
 
 async def call(client: Client, tool: str, **given: Any) -> dict[str, Any]:
@@ -50,6 +51,14 @@ async def test_every_tool_has_a_schema(client: Client) -> None:
         listed = (await client.list_tools()).tools
     assert {tool.name: set(tool.input_schema.get("required", ())) for tool in listed} == TOOLS
     assert all(tool.description for tool in listed)
+
+
+async def test_a_tool_without_its_key_is_not_offered(api: FakeApi) -> None:
+    async with Client(build_server(Toolbox(api.workspace, Settings()))) as client:
+        listed = {tool.name for tool in (await client.list_tools()).tools}
+        tips = (await call(client, "rl_list_environments"))["tips"]
+    assert listed == TOOLS.keys() - {"rl_test_inference"}
+    assert not any("rl_test_inference" in tip for tip in tips)
 
 
 async def test_a_session_from_selection_to_a_run(client: Client, api: FakeApi) -> None:

@@ -137,7 +137,7 @@ async def test_a_run_is_started_as_it_was_edited(api: FakeApi, tools: Toolbox) -
     assert run["spec"]["model"] == BASE["model"]
     assert answer["status"] == "starting"
     assert answer["wandb_project"] == "mine"
-    assert answer["wandb_run_name"] == "echo-uidofech"
+    assert answer["wandb_run_name"] == f"echo-{NOW:%Y%m%d-%H%M%S}"
     assert name in answer["logs"]["trainer"]
     assert answer["config"]["training.steps"] == 100
     assert "rollout_server_url" not in answer["config"]
@@ -359,6 +359,7 @@ async def test_inference_is_tested_with_the_edited_config(
         (path,) = [path for path in api.objects if "inferencetests" in path]
         models = [{"name": "some/model", "phase": "Completed", "stepsTested": 2, "completions": 8, "correct": 4}]
         models[0] |= {"accuracy": 0.5, "stepsWithCorrect": 2, "stepSuccessRate": 1.0}
+        models[0] |= {"steps": [{"scores": [1.0, 0.0]}, {"scores": [0.5, 0.25]}]}
         summary = {"requested": 1, "tested": 1, "succeeded": 1, "bestModel": "some/model", "averageAccuracy": 0.5}
         status = {"phase": "Completed", "models": models, "summary": summary | {"environmentWorks": True}}
         api.objects[path]["status"] = status
@@ -372,6 +373,11 @@ async def test_inference_is_tested_with_the_edited_config(
     assert answer["total_completions_per_model"] == 8
     assert answer["models_tested"][0]["accuracy"] == 0.5
     assert answer["models_tested"][0]["total_completions"] == 8
+    assert answer["models_tested"][0]["steps"] == [
+        {"step": 1, "scores": [1.0, 0.0], "correct": 1},
+        {"step": 2, "scores": [0.5, 0.25], "correct": 2},
+    ]
+    assert answer["models_tested"][0]["output_file"].startswith(f"kubectl logs {test['metadata']['name']}")
     assert answer["summary"]["environment_works"] is answer["summary"]["environment_working"] is True
     assert answer["summary"]["avg_accuracy"] == 0.5
 

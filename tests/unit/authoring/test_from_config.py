@@ -8,7 +8,8 @@ import yaml
 
 from clotho.api import validation
 from clotho.api.training_run import TrainingRunSpec
-from clotho.authoring.from_config import DEFAULT_GROUP_SIZE, ConfigFileError, convert
+from clotho.authoring.from_config import convert
+from clotho_contract.config_file import DEFAULT_GROUP_SIZE, ConfigFileError
 
 FILE = """
 model:
@@ -62,6 +63,12 @@ def test_a_complete_config_file_is_converted() -> None:
         "generation.top_p is left out",
         "training.output_dir is left out",
     ]
+
+
+def test_saving_each_epoch_and_the_name_in_wandb_are_kept() -> None:
+    converted = convert(document(training={"save_strategy": "epoch"}, wandb={"run_name": "first"}))
+    assert converted.spec["training"]["checkpoint"] == {"everyEpoch": True, "everySteps": 50}
+    assert converted.spec["tracking"]["wandb"]["name"] == "first"
 
 
 APPLICATION = """

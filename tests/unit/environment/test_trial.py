@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from clotho_contract.termination import Sample, Termination
-from clotho_environment.commands.trial import OUTPUT_LIMIT, SAMPLE_LIMIT, Tally
+from clotho_environment.commands.trial import OUTPUT_LIMIT, SAMPLE_LIMIT, SCORES_KEPT, STEPS_KEPT, Tally
 
 OURS = {"scores": [0.5, 1], "prompts": ["2 + 2 =", "2 + 2 ="], "texts": ["5", "4"], "messages": None}
 TURNS = [{"role": "user", "content": "2 + 2 ="}, {"role": "assistant", "content": "5"}]
@@ -30,6 +30,13 @@ def test_first_attempts_of_two_groups_are_samples(line: dict[str, Any]) -> None:
     for _ in range(3):
         tally.write(msgspec.json.encode(line))
     assert tally.trial.samples == (Sample(prompt="2 + 2 =", answer="5", score=0.5),) * 2
+
+
+def test_scores_of_the_first_groups_are_kept() -> None:
+    tally = Tally(lambda _: None, KEY)
+    for _ in range(STEPS_KEPT + 1):
+        tally.write(msgspec.json.encode({"scores": [1 / 3, *[0.0] * SCORES_KEPT]}))
+    assert tally.trial.scores == ((0.333, *[0.0] * (SCORES_KEPT - 1)),) * STEPS_KEPT
 
 
 @pytest.mark.parametrize("messages", [None, [], "text", [["text"]], [[TURNS[0]]], [[{"content": None}, {}]]])

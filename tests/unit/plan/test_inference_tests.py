@@ -136,7 +136,7 @@ def test_the_three_defaults_are_tried_at_once_and_summed_up() -> None:
     world.settle()
     assert world.phase == "Running"
     long = {"prompt": "2 + 2 =", "answer": "x" * 3000, "score": 0.5}
-    world.end(0, "Finished", trial=GOOD | {"samples": [long] * 5})
+    world.end(0, "Finished", trial=GOOD | {"samples": [long] * 5, "scores": [[1.0] * 40] * 40})
     world.settle()
     assert world.phase == "Running"
     assert world.status["summary"]["tested"] == 1
@@ -156,6 +156,7 @@ def test_the_three_defaults_are_tried_at_once_and_summed_up() -> None:
         "stepsWithCorrect": 3,
         "stepSuccessRate": 1.0,
         "samples": [long | {"answer": "x" * planner.SAMPLE_LIMIT}] * 2,
+        "steps": [{"scores": [1.0] * planner.SCORES_LIMIT}] * planner.SCORES_LIMIT,
         "error": "",
     }
     assert (world.model(1)["phase"], world.model(1)["accuracy"]) == ("Completed", 0.0)

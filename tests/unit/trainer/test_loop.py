@@ -14,11 +14,11 @@ from msgspec import structs
 
 from clotho_contract.config import Endpoints, RunConfig, RunIdentity
 from clotho_contract.progress import State
-from clotho_contract.settings import Model, Training
+from clotho_contract.settings import Checkpoint, Model, Training
 from clotho_contract.trajectory import GenerationParams, ScoredGroup
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.training.batch import Batch, Rules
-from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.checkpoints import Checkpoints, saved_in
 from clotho_trainer.training.loop import TrainingLoop
 from clotho_trainer.training.source import Reading
 
@@ -71,6 +71,7 @@ class Source:
     opening = "nothing"
     last_step: int | None = None
     activity: State = "waiting"
+    ends_epoch = False
 
     async def prepare(self) -> None: ...
 
@@ -99,11 +100,18 @@ class Source:
 
 
 def loop_of(
-    board: Board, backend: Backend, source: Source, folder: Path, executor: Executor, steps: int = 2
+    board: Board,
+    backend: Backend,
+    source: Source,
+    folder: Path,
+    executor: Executor,
+    steps: int = 2,
+    config: RunConfig = CONFIG,
+    keep: int = 1,
 ) -> TrainingLoop:
     tracker: Any = SimpleNamespace(log=lambda *_: None, wants_samples=lambda _: False)
-    checkpoints = Checkpoints(folder, keep=1, run=CONFIG.run.id)
-    return TrainingLoop(CONFIG, lambda: steps, backend, source, checkpoints, board, tracker, executor)
+    checkpoints = Checkpoints(folder, keep=keep, run=config.run.id)
+    return TrainingLoop(config, lambda: steps, backend, source, checkpoints, board, tracker, executor)
 
 
 async def test_compilation_is_reported_with_its_duration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,6 +124,27 @@ async def test_compilation_is_reported_with_its_duration(tmp_path: Path, caplog:
     assert backend.states == ["compiling", "compiling", "training", "training"]
     logged = [message for message in caplog.messages if "compiled" in message]
     assert logged == ["the layers are compiled: their first step took 0 s"]
+
+
+class Passes(Source):
+    """A pass over the data ends with every second batch."""
+
+    _taken = 0
+
+    async def take(self, stop: asyncio.Event, step: int) -> "Source":
+        self._taken += 1
+        self.ends_epoch = self._taken % 2 == 0
+        return self
+
+
+async def test_a_checkpoint_is_written_after_each_epoch(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(every_steps=100, every_epoch=True, keep=9)
+    config = structs.replace(CONFIG, training=Training(steps=5, checkpoint=checkpoint))
+    board = Board(5, stall_seconds=60)
+    with ThreadPoolExecutor(1) as executor:
+        loop = loop_of(board, Backend(board), Passes(), tmp_path, executor, steps=5, config=config, keep=9)
+        await loop.run(asyncio.Event())
+    assert sorted(saved.step for saved in saved_in(tmp_path)) == [2, 4, 5]
 
 
 class ShortData(Source):

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import wandb
 
@@ -77,6 +78,14 @@ def test_a_run_is_named_after_its_environment_and_resumed_after_a_restart(
         "resume": "allow",
     }
     assert call["config"]["model"]["name"] == "some/model"
+
+
+def test_a_name_of_its_own_is_used(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+    given = config("gsm8k", mode="offline")
+    assert given.wandb is not None
+    named = msgspec.structs.replace(given, wandb=msgspec.structs.replace(given.wandb, name="first"))
+    tracking.start(named, tmp_path / "wandb")
+    assert [call["name"] for call in asked] == ["first"]
 
 
 @pytest.mark.parametrize(("key", "modes"), [("secret", ["online", "offline"]), ("", ["offline"])])

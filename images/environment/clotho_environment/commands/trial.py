@@ -1,6 +1,7 @@
 """The results of a test of an environment: counts by score, two samples, and the end of its output."""
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 OUTPUT_LIMIT: Final = 1500
 SAMPLES: Final = 2
 SAMPLE_LIMIT: Final = 240  # characters of a prompt and of an answer
+STEPS_KEPT: Final = 16  # groups whose scores are reported one by one
+SCORES_KEPT: Final = 16  # of each of them
 _LINES: Final = 12
 
 
@@ -64,6 +67,7 @@ class Tally(logging.Handler):
             correct=before.correct + correct,
             steps_with_correct=before.steps_with_correct + (correct > 0),
             samples=(*before.samples, *self._excerpts(group))[:SAMPLES],
+            scores=(*before.scores, _shown(group.scores))[:STEPS_KEPT],
         )
 
     def _excerpts(self, group: _Line) -> Iterator[Sample]:
@@ -82,6 +86,10 @@ class Tally(logging.Handler):
         output = "" if is_good else without(self._secrets, "\n".join(self._tail))[-OUTPUT_LIMIT:]
         trial = msgspec.structs.replace(self.trial, output=output)
         return msgspec.structs.replace(ending, message=without(self._secrets, ending.message), trial=trial)
+
+
+def _shown(scores: list[float]) -> tuple[float, ...]:
+    return tuple(round(score, 3) for score in scores[:SCORES_KEPT] if math.isfinite(score))
 
 
 def give_up_after(seconds: float, leave: Callable[[], object]) -> None:

@@ -19,6 +19,7 @@ class Given:
 
     rewards: bool = False
     tools: bool = False
+    dataset: bool = False
 
 
 def checked(config: RunConfig, given: Given | None = None, ranks: int = 1) -> RunConfig:

@@ -99,7 +99,7 @@ def _start(config: RunConfig, settings: Wandb, folder: Path, mode: str) -> Any:
         project=settings.project,
         entity=settings.entity or None,
         group=config.run.id,
-        name=f"{first}-{config.run.id}",
+        name=settings.name or f"{first}-{config.run.id}",
         id=config.run.id,
         resume="allow",
         mode=mode,  # type: ignore[arg-type, unused-ignore]

@@ -140,5 +140,10 @@ class LeasedBatch:
     def figures(self, found: Mapping[str, float]) -> Mapping[str, float]:
         return {}
 
+    @property
+    def ends_epoch(self) -> bool:
+        """Environments decide themselves what a pass over their data is."""
+        return False
+
     async def trained(self, step: int, figures: Mapping[str, float]) -> None:
         await self._source.acknowledge(self._lease, self._digest, step)

@@ -80,10 +80,14 @@ class TrainingLoop:
             delivery = await self._source.take(stop, self._backend.version)
             if delivery is not None:
                 await self._train(delivery)
-                if self._backend.version % self._config.training.checkpoint.every_steps == 0:
+                if self._is_due(delivery):
                     await self._save(stop)
             await self._follow_wanted_steps()
             self._show_total()  # also data that gave no step changes it
+
+    def _is_due(self, delivery: Delivery) -> bool:
+        checkpoint = self._config.training.checkpoint
+        return self._backend.version % checkpoint.every_steps == 0 or (checkpoint.every_epoch and delivery.ends_epoch)
 
     def _show_total(self) -> None:
         self._board.update(total_steps=self._total, configured_steps=self._config.training.steps)

@@ -30,6 +30,10 @@ class Delivery(Protocol):
     def figures(self, found: Mapping[str, float]) -> Mapping[str, float]:
         """The source's own figures about them; `found` are those of the training step."""
 
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether a pass over the dataset ends with these groups."""
+
     async def trained(self, step: int, figures: Mapping[str, float]) -> None:
         """The policy has learned from them, and has this many steps now."""
 

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from clotho.authoring.changes import spec_problems
-from clotho.authoring.from_config import ConfigFileError, Converted, convert
-from clotho.authoring.nearest import nearest
+from clotho.authoring.from_config import convert
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.documents import title
 from clotho.cli.files.manifests import API_VERSION, CONFIG_MAP_LIMIT, Manifest, object_name
 from clotho.cli.files.python_source import UnreadableError, defined_names, local_imports
 from clotho.cli.terminal import output
 from clotho.cluster.client import Object
+from clotho_contract.config_file import ConfigFileError, Translated
+from clotho_contract.nearest import nearest
 
 WANDB_SECRET = "wandb"  # noqa: S105 (a name)
 
@@ -43,7 +44,7 @@ def manifests_of(
     return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}, manifest]
 
 
-def _converted(document: Any, file: Path) -> Converted:
+def _converted(document: Any, file: Path) -> Translated:
     try:
         converted = convert(document)
     except ConfigFileError as error:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from clotho.api.names import API_VERSION
-from clotho.authoring.from_config import is_config_file
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.config_files import manifests_of
 from clotho.cli.files.documents import read_documents, title
 from clotho.cli.files.manifests import Manifest
+from clotho_contract.config_file import is_config_file
 
 
 def read_run(path: Path) -> Manifest:

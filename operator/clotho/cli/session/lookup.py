@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from clotho.authoring.nearest import nearest
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.connection import NotInstalled, explain
 from clotho.cli.terminal.screen import listed
 from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.workspace.objects import Workspace
+from clotho_contract.nearest import nearest
 
 
 async def find_run(workspace: Workspace, name: str) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from clotho.api.environment import AnyEnvironment, Environment, UnreadableEnviro
 from clotho.api.status import ResolvedEgress, ResolvedEnvironment
 from clotho.api.training_run import EgressRule, EnvironmentSpec, TrainingRun
 from clotho.authoring.config_fields import problems as config_problems
-from clotho.authoring.nearest import nearest
 from clotho.plan.run.revision import is_revised
 from clotho.plan.run.situation import Decision, Situation
 from clotho.plan.wording import sentence
 from clotho.render.merge import TemplateError, check, merge
+from clotho_contract.nearest import nearest
 
 Catalogue = Mapping[str, AnyEnvironment]
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from clotho.api.training_run import TrainingRunSpec
-from clotho.authoring.nearest import nearest
 from clotho_contract.entries import BUILTIN, FORMS, LIBRARIES, is_entry
+from clotho_contract.nearest import nearest
 
 
 def entry_problems(spec: TrainingRunSpec, catalogue: tuple[str, ...]) -> Iterator[str]:

@@ -44,27 +44,27 @@ class Epochs:
 
     def advance(self, records: int, step: int, found: Mapping[str, float]) -> None:
         running = self._with(found)
-        if self._ends_pass(records):
+        if self.ends_pass(records):
             self._averages, running = _averages(running), {}
             log.info("pass %d over the dataset is done", self._passes(records), extra=self._averages)
         self._running, self._step, self.position = running, step, self.position + records
 
     def figures(self, records: int, found: Mapping[str, float]) -> dict[str, float]:
         """Of a step with so many records: `epoch` counts passes, and the averages are those of the last whole one."""
-        averages = _averages(self._with(found)) if self._ends_pass(records) else self._averages
+        averages = _averages(self._with(found)) if self.ends_pass(records) else self._averages
         return {"epoch": (self.position + records) / self._records, **averages}
 
     def state(self) -> dict[str, Any]:
         return {"position": self.position, "running": self._running}
+
+    def ends_pass(self, records: int) -> bool:
+        return self._passes(records) > self._passes(0)
 
     def _with(self, found: Mapping[str, float]) -> dict[str, list[float]]:
         return {name: [*self._running.get(name, ()), *([found[name]] if name in found else ())] for name in _AVERAGED}
 
     def _passes(self, records: int) -> int:
         return (self.position + records) // self._records
-
-    def _ends_pass(self, records: int) -> bool:
-        return self._passes(records) > self._passes(0)
 
     @property
     def _left(self) -> int:

@@ -139,6 +139,7 @@ class SampledBatch:
         self._figures = figures
         self._epochs = epochs
         self._records = records
+        self._ends_epoch = epochs.ends_pass(records)
 
     def read(self, vocabulary: int) -> Reading:
         return Reading(self._groups, self._rejected)
@@ -148,6 +149,10 @@ class SampledBatch:
 
     def figures(self, found: Mapping[str, float]) -> Mapping[str, float]:
         return {**self._figures, **self._epochs.figures(self._records, found)}
+
+    @property
+    def ends_epoch(self) -> bool:
+        return self._ends_epoch
 
     async def trained(self, step: int, figures: Mapping[str, float]) -> None:
         self._epochs.advance(self._records, step, figures)
