@@ -226,8 +226,16 @@ class TrainerSpec(Settings, frozen=True):
         ),
     ] = 1
     gpus: Annotated[
-        int, Meta(ge=0, le=64, description="GPUs (nvidia.com/gpu) of each trainer pod; 0 runs on the CPU.")
+        int, Meta(ge=0, le=64, description="GPUs (gpuResource) of each trainer pod; 0 runs on the CPU.")
     ] = 1
+    gpu_resource: Annotated[
+        str,
+        Meta(
+            max_length=128,
+            pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+            description="What nodes call a GPU, such as nvidia.com/mig-3g.40gb; of inference replicas too.",
+        ),
+    ] = "nvidia.com/gpu"
     sharding: Annotated[
         Sharding,
         Meta(
@@ -242,6 +250,10 @@ class TrainerSpec(Settings, frozen=True):
         ObjectName, Meta(description="Secret with the key TINKER_API_KEY; needed by the tinker backend.")
     ] = ""
     template: PodTemplate = field(default_factory=dict)
+
+    def devices(self, gpus: int) -> str:
+        """So many GPUs, as the scheduler counts them; empty for none."""
+        return f"{gpus} {self.gpu_resource}" if gpus else ""
 
 
 class InferenceSpec(Inference, frozen=True):

@@ -204,6 +204,14 @@ def _check(parser: Parser) -> None:
     parser.take("--wandb-secret", default="wandb", help="Secret with WANDB_API_KEY (default: %(default)s)")
     parser.take("--tinker-secret", default="tinker", help="Secret with TINKER_API_KEY (default: %(default)s)")
     parser.take("--operator-namespace", default="clotho-system", help="default: %(default)s")
+    parser.take("--cluster", action="store_true", help="also check GPUs, storage, images, network and clocks")
+    parser.take("--gpu-resource", default="nvidia.com/gpu", help="what nodes call a GPU (default: %(default)s)")
+    parser.take(
+        "--image", dest="images", action="append", metavar="IMAGE", help="to pull; repeatable; default: the operator's"
+    )
+    parser.take(
+        "--no-pods", action="store_true", help="with --cluster: start no pods, so images and network are not tried"
+    )
 
 
 def _mcp(parser: Parser) -> None:

@@ -27,7 +27,7 @@ class Problem(Struct, frozen=True, kw_only=True):
     is_permanent: bool = False
 
 
-def pod_problem(title: str, pod: Pod, now: datetime, *, gpus: int = 0) -> Problem | None:
+def pod_problem(title: str, pod: Pod, now: datetime, *, devices: str = "") -> Problem | None:
     if pod.is_terminating:
         return _stuck(title, pod, now)
     if pod.status.phase != "Pending":
@@ -35,7 +35,7 @@ def pod_problem(title: str, pod: Pod, now: datetime, *, gpus: int = 0) -> Proble
     # A bound pod has its node, whatever an outdated condition says.
     scheduled = None if pod.spec.node_name else pod.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False" and scheduled.message:
-        node = f"a node with {gpus} nvidia.com/gpu" if gpus else f"a node for {title}"
+        node = f"a node with {devices}" if devices else f"a node for {title}"
         return Problem(reason="Unschedulable", message=sentence(f"waiting for {node}: {scheduled.message}"))
     for container in pod.containers:
         waiting = container.state.waiting

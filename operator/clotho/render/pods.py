@@ -112,7 +112,7 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
 def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attempt: int, index: int = 0) -> Manifest:
     gpus, topology = run.spec.trainer.gpus, run.spec.topology
     inline = tuple(_inline_volumes(run))
-    main = _trainer_container(run, settings, "train", _with_gpus(gpus))
+    main = _trainer_container(run, settings, "train", _with_gpus(gpus, run.spec.trainer.gpu_resource))
     main["env"] += [*_trainer_secrets(run), *_trainer_tokens(run), *_rank_variables(run, settings, index)]
     main["env"] += _known_checkpoint(run, index)
     served = [port(_port_name(rank), inference_port(rank)) for rank in range(topology.ranks_per_node)]
@@ -143,7 +143,7 @@ def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attem
 def inference_pod(run: TrainingRun, index: int, settings: RenderSettings, restarts: int) -> Manifest:
     """The trainer's image, model and template, since it loads the same policy; it keeps nothing."""
     gpus, secret = run.spec.gpus_per_replica, base_name(run.metadata)
-    main = _trainer_container(run, settings, "serve", _with_gpus(gpus))
+    main = _trainer_container(run, settings, "serve", _with_gpus(gpus, run.spec.trainer.gpu_resource))
     main["env"] += [
         own_token(secret, INFERENCE_TOKEN_VARIABLE),
         *(from_secret(key, secret) for key in _ACCEPTED_BY_INFERENCE),
@@ -174,8 +174,8 @@ def exporter_pod(run: TrainingRun, settings: RenderSettings, name: str, restarts
     return frame.finish(pod, run.spec.trainer.template, "spec.trainer.template", settings)
 
 
-def _with_gpus(gpus: int) -> Manifest:
-    return resources(f"{2 * gpus}", f"{16 * gpus}Gi", {"nvidia.com/gpu": gpus}) if gpus else _WITHOUT_GPUS
+def _with_gpus(gpus: int, resource: str) -> Manifest:
+    return resources(f"{2 * gpus}", f"{16 * gpus}Gi", {resource: gpus}) if gpus else _WITHOUT_GPUS
 
 
 def _shared_memory(gpus: int) -> Manifest:

@@ -109,6 +109,13 @@ def clotho(runs: Runs) -> Clotho:
     return Clotho(runs)
 
 
+def test_check_of_the_cluster_tries_images_and_network_policies(clotho: Clotho) -> None:
+    found = {each["what"]: each for each in json.loads(clotho("check", "--cluster", "--output", "json"))}
+    tried = [each for what, each in found.items() if what.startswith(("image ", "NetworkPolicies", "CRD ", "clocks"))]
+    assert {each["state"] for each in tried} == {"ok"}, tried
+    assert sum(what.startswith("image ") for what in found) == 3
+
+
 def wait(runs: Runs, name: str, what: str, until: Callable[[Object], bool]) -> Object:
     deadline = time.monotonic() + LIMIT_SECONDS
     while not until(found := runs.kubectl.get(name)):

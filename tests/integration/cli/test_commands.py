@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import yaml
 
+from clotho.cli.session.probe_pods import REACHED_BOTH
 from clotho_dev.cluster.control_plane import ControlPlane
 from clotho_dev.cluster.kubectl import Kubectl
 from rig.cluster_access import Body, ClusterAccess, eventually, run_manifest
@@ -216,6 +217,29 @@ async def test_check_reports_the_rights_of_administrators_and_guests(
     assert "MISSING permissions: not allowed: get trainingruns" in poor.out
     refused = await guest("run", "list")
     assert (refused.code, "clotho check" in refused.err) == (4, True)
+
+
+async def test_check_of_a_cluster_tries_images_and_policies_and_leaves_nothing(
+    clotho: Clotho, cluster: ClusterAccess, kubelet: FakeKubelet
+) -> None:
+    checking = asyncio.create_task(
+        clotho("check", "--cluster", "--image", "example/api", "--image", "example/trainer", "-o", "json")
+    )
+
+    async def client() -> tuple[bool, list[Body]]:
+        found = [pod for pod in await cluster.all("pods") if pod["metadata"]["name"].endswith("-client")]
+        return any(pod["status"].get("phase") == "Running" for pod in found), found
+
+    (pod,) = await eventually("a client pod", client)
+    assert len(await cluster.all("networkpolicies")) == 1
+    await kubelet.fail(pod, exit_code=REACHED_BOTH)
+    checked = await checking
+    states = {each["what"]: each["state"] for each in checked.data}
+    assert checked.code == 1
+    assert states["NetworkPolicies"] == "problem"
+    assert states["CRD TrainingRun"] == states["image example/trainer"] == states["clocks"] == "ok"
+    assert {states["GPUs"], states["storage"]} <= {"ok", "warning", "problem"}
+    assert [await cluster.all(kind) for kind in ("pods", "networkpolicies")] == [[], []]
 
 
 async def test_missing_logs_are_reported_and_do_not_hang(

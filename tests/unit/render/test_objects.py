@@ -222,3 +222,23 @@ def test_a_template_that_removes_everything_still_renders(template: Body) -> Non
 def test_the_queue_fits_the_volume() -> None:
     small = run_config(run_of(spec(storage={"apiServerSize": "10Gi"})), "cluster.local")
     assert small.api_server.max_queue_bytes == 4 * 1024**3
+
+
+def test_gpu_nodes_as_they_are() -> None:
+    """MIG slices, tainted nodes, another runtime, more shared memory and a pull secret of the run's own."""
+    node = {
+        "nodeSelector": {"gpu": "a100"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "runtimeClassName": "nvidia",
+        "imagePullSecrets": [{"name": "own"}],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi"}}],
+    }
+    trainer = {"gpus": 2, "gpuResource": "nvidia.com/mig-3g.40gb", "template": {"spec": node}}
+    found = pods.trainer_pod(run_of(spec(trainer=trainer)), SETTINGS, 0, 1)["spec"]
+    assert found["containers"][0]["resources"]["limits"]["nvidia.com/mig-3g.40gb"] == 2
+    assert found["runtimeClassName"] == "nvidia"
+    assert found["nodeSelector"] == {"gpu": "a100"}
+    assert found["tolerations"] == node["tolerations"]
+    assert [each["name"] for each in found["imagePullSecrets"]] == ["registry", "own"]
+    (shm,) = [volume for volume in found["volumes"] if volume["name"] == "shm"]
+    assert shm["emptyDir"]["sizeLimit"] == "64Gi"

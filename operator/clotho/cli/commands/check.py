@@ -6,18 +6,20 @@ import argparse
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import Raw, Struct, field
 
 from clotho.api.names import GROUP, VERSION
+from clotho.cli.commands import cluster_check
 from clotho.cli.failure import Exit
 from clotho.cli.terminal import output
 from clotho.cluster.credentials import CredentialsError
 from clotho.cluster.outcomes import ApiError, Forbidden, NotFound
+from clotho.workspace.findings import Finding, State
 from clotho.workspace.objects import PLURALS, Workspace
 
-State = Literal["ok", "missing", "optional", "unknown"]
+BAD: Final = ("missing", "problem")
 OLDEST_PYTHON: Final = (3, 11)
 FRESH_SECONDS: Final = 120  # far more than the lease is renewed, for clocks that differ
 OURS: Final = ("trainingruns", "environments", "inferencetests")
@@ -31,23 +33,25 @@ DOWNLOAD_PERMISSIONS: Final = (("", "pods", "create"), ("", "pods/exec", "create
 INSTALL: Final = "helm install clotho charts/clotho --namespace clotho-system --create-namespace"
 
 
-class Finding(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    what: str
-    state: State
-    detail: str = ""
-    fix: str = ""
-
-
 async def check(options: argparse.Namespace, workspace: Workspace) -> int:
     findings = [python_finding(sys.version_info[:3])]
     findings += [finding async for finding in _cluster_findings(options, workspace)]
+    if options.cluster and all(finding.what != "cluster" or finding.state == "ok" for finding in findings):
+        findings += [finding async for finding in cluster_check.findings(options, workspace)]
     data = [{"what": f.what, "state": f.state, "detail": f.detail, "fix": f.fix} for f in findings]
     output.show(options.output, data, list(lines(findings)))
-    return Exit.UNSUCCESSFUL if any(finding.state == "missing" for finding in findings) else Exit.OK
+    return Exit.UNSUCCESSFUL if any(finding.state in BAD for finding in findings) else Exit.OK
 
 
 def lines(findings: list[Finding]) -> Iterator[str]:
-    marks = {"ok": "ok", "missing": "MISSING", "optional": "-", "unknown": "?"}
+    marks = {
+        "ok": "ok",
+        "missing": "MISSING",
+        "problem": "PROBLEM",
+        "warning": "warning",
+        "optional": "-",
+        "unknown": "?",
+    }
     for finding in findings:
         yield f"{marks[finding.state]:8}{finding.what}" + (f": {finding.detail}" if finding.detail else "")
         if finding.fix:

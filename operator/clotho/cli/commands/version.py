@@ -4,6 +4,10 @@ import argparse
 from importlib.metadata import version
 
 
+def own_version() -> str:
+    return version("clotho")
+
+
 def show(_: argparse.Namespace) -> int:
-    print(f"clotho {version('clotho')}")
+    print(f"clotho {own_version()}")
     return 0

@@ -117,8 +117,9 @@ def _placed(situation: Situation, trainer: RunComponent) -> Account:
             return trainer.with_record(gang=msgspec.structs.replace(gang, releases=0)), [], None
         return trainer, [], None
     summary = f"only {_count_placed(trainer)} of {trainer.replicas} pods of {trainer.title} got a node"
-    gpus = situation.run.spec.trainer.gpus
-    problems = (pod_problem(trainer.title_of(pod), pod, situation.now, gpus=gpus) for pod in trainer.pods)
+    asked = situation.run.spec.trainer
+    devices = asked.devices(asked.gpus)
+    problems = (pod_problem(trainer.title_of(pod), pod, situation.now, devices=devices) for pod in trainer.pods)
     detail = next((problem.message for problem in problems if problem is not None), "")
     message = f"{sentence(summary)} {detail}".strip()
     seconds = backoff(gang.releases, _FIRST_RELEASE, _seed(situation, trainer))

@@ -60,8 +60,8 @@ def _problems(situation: Situation) -> Iterator[Problem]:
         yield Problem(reason="Refused", message=sentence(text), is_permanent=refusal.is_permanent)
     for component in situation.components:
         for pod in component.pods:
-            gpus = _gpus_of(situation, component)
-            if found := pod_problem(component.title_of(pod), pod, situation.now, gpus=gpus):
+            devices = situation.run.spec.trainer.devices(_gpus_of(situation, component))
+            if found := pod_problem(component.title_of(pod), pod, situation.now, devices=devices):
                 yield _given_up(found, pod, situation)
 
 
@@ -180,6 +180,7 @@ def _state_of(situation: Situation, component: RunComponent, index: int, pod: Po
     if pod is None:
         return f"{host}: no pod"
     where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
-    problem = pod_problem(component.title_of(pod), pod, situation.now, gpus=situation.run.spec.trainer.gpus)
+    asked = situation.run.spec.trainer
+    problem = pod_problem(component.title_of(pod), pod, situation.now, devices=asked.devices(asked.gpus))
     state = problem.message.rstrip(".") if problem else pod_state(pod).lower()
     return f"{host}{where}: {state}"
