@@ -84,8 +84,8 @@ def execute(command: tuple[str, ...]) -> int:
 
 
 def build_ahead() -> subprocess.Popen[bytes]:
-    """Kueue takes minutes once, beside what runs before the tests that need it; they wait for it if they must."""
-    command = cluster("prepare", "--profile", "kueue")
+    """Kueue and the registry take minutes once, beside the earlier tests; those that need them wait if they must."""
+    command = cluster("prepare", "--profile", "tests")
     return subprocess.Popen(("nice", *command), env=_environment(command))
 
 

@@ -37,11 +37,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The reference of one of the four images; takes (list . "api-server" "apiServer"). */}}
+{{/* The reference of one of the four images; takes (list . "api-server" "apiServer"). The most specific value counts. */}}
 {{- define "clotho.image" -}}
 {{- $root := index . 0 -}}
 {{- $images := $root.Values.images -}}
-{{- index $images (index . 2) | default (printf "%s/%s:%s" $images.registry (index . 1) ($images.tag | default $root.Chart.AppVersion)) -}}
+{{- $repository := printf "%s/%s" $images.registry (index . 1) -}}
+{{- $digest := index ($images.digests | default dict) (index . 2) -}}
+{{- if index $images (index . 2) -}}
+{{- index $images (index . 2) -}}
+{{- else if and $digest (not $images.tag) -}}
+{{- printf "%s@%s" $repository $digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository ($images.tag | default $root.Chart.AppVersion) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Plural names of the kinds in our CRDs, as a JSON list. */}}

@@ -7,7 +7,19 @@ import errno
 import os
 import sys
 
-from clotho_dev.cluster import binaries, control_plane, daemon, embedded, forward, images, kueue, node, target, volumes
+from clotho_dev.cluster import (
+    binaries,
+    control_plane,
+    daemon,
+    embedded,
+    forward,
+    images,
+    kueue,
+    node,
+    registry,
+    target,
+    volumes,
+)
 from clotho_dev.cluster.control_plane import claim_port
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.state import DEFAULT_NAME, Folder, Options
@@ -56,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command("build", "build the images that changed, without a cluster to import them into")
     prepare = command("prepare", "download or build the programs ahead of time")
-    prepare.add_argument("--profile", choices=["node", "control-plane", "kueue"], default="node")
+    prepare.add_argument("--profile", choices=["node", "control-plane", "tests"], default="node")
     for internal in ("run-node", "run-control-plane", "recycle"):
         command(internal, None)
     for internal in ("inside", "forward"):
@@ -94,8 +106,9 @@ def _dispatch(arguments: argparse.Namespace) -> None:
 
 
 def _prepare(profile: str) -> None:
-    if profile == "kueue":  # for tests alone
+    if profile == "tests":  # what only tests run
         kueue.find()
+        registry.find()
     else:
         binaries.find([*control_plane.PROGRAMS, *TOOLS, *(node.PROGRAMS if profile == "node" else [])])
 

@@ -83,6 +83,17 @@ def status(folder: Folder) -> int:
     return 0 if phase == "ready" else 1
 
 
+def process_inside(folder: Folder) -> int:
+    """A process whose network namespace is the node's, e.g. for `nsenter`."""
+    daemon_pid = folder.daemon()
+    ours = Path("/proc/self/ns/net").readlink()
+    children = Path(f"/proc/{daemon_pid}/task/{daemon_pid}/children").read_text().split() if daemon_pid else []
+    for pid in map(int, children):
+        if Path(f"/proc/{pid}/ns/net").readlink() != ours:
+            return pid
+    raise ClusterError(f"cluster {folder.name!r} has no node that is running")
+
+
 def kubectl_for(folder: Folder, kubeconfig: Path | None = None) -> Kubectl:
     return Kubectl(binaries.find(["kubectl"])["kubectl"], kubeconfig or folder.kubeconfig)
 

@@ -17,6 +17,7 @@ from clotho_dev.cluster.locks import only_one
 
 MODULE = REPOSITORY / "dev" / "go"
 KUEUE_MODULE = REPOSITORY / "dev" / "kueue"
+REGISTRY_MODULE = REPOSITORY / "dev" / "registry"
 GO_VERSION = (1, 26)
 NEEDED_BYTES = 6 * 1024**3  # module sources, compiler cache and results of a full build
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
-import subprocess
 import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -19,7 +16,8 @@ from typing import IO
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster import oci, packages
 from clotho_dev.cluster.binaries import cache_folder
-from clotho_dev.cluster.console import Step, step
+from clotho_dev.cluster.buildah import argv_of, buildah, scratch, scratch_space, stream
+from clotho_dev.cluster.console import step
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.locks import only_one
 from clotho_dev.cluster.node import ctr, import_stream, remove_images
@@ -39,13 +37,13 @@ def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
     """Make the cluster have these images; the tags carry the hash of everything that goes into them."""
     if folder.daemon() is None:
         raise ClusterError(f"cluster {folder.name!r} is not running; start it with `make cluster`")
-    base = _base()
+    base = base_image()
     tags = {name: tag_of(name, base) for name in names}
     if _missing(folder, tags):
-        with _building(base):
+        with building(base):
             for name, tag in _missing(folder, tags).items():
-                with _scratch_space():
-                    _build(name, tag, base)
+                with scratch_space():
+                    build_image(name, tag, base)
                     _import(folder, name, tag)
                 _forget_older(folder, name, tag)
     return tags
@@ -53,25 +51,25 @@ def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
 
 def build(names: Iterable[str] = NAMES) -> None:
     """Ahead of a cluster, e.g. while its programs are compiled: `provide` then only has to import them."""
-    base = _base()
-    with _building(base):
+    base = base_image()
+    with building(base):
         for name in names:
-            with _scratch_space():
-                _build(name, tag_of(name, base), base)
+            with scratch_space():
+                build_image(name, tag_of(name, base), base)
 
 
-def _base() -> str | None:
+def base_image() -> str | None:
     """None stands for the Containerfiles' own base image, from a registry."""
     return None if _registry_answers() else BASE_TAG
 
 
 @contextmanager
-def _building(base: str | None) -> Iterator[None]:
+def building(base: str | None) -> Iterator[None]:
     packages.require_root("building images")
     packages.require(packages.IMAGES, packages.DEBIAN_BASE if base else {})
     with only_one(images_lock(), "building or importing images"):
         if base:
-            _provide_debian_base()
+            _provide_debianbase_image()
         yield
 
 
@@ -80,19 +78,22 @@ def _missing(folder: Folder, tags: dict[str, str]) -> dict[str, str]:
     return {name: tag for name, tag in tags.items() if tag not in present}
 
 
+def containerfile(name: str) -> Path:
+    return REPOSITORY / "images" / name / "Containerfile"
+
+
 def tag_of(name: str, base: str | None) -> str:
-    containerfile = REPOSITORY / "images" / name / "Containerfile"
     digest = hashlib.sha256((base or "").encode())
-    for path in [containerfile, *_copied(containerfile)]:
+    for path in [containerfile(name), *_copied(containerfile(name))]:
         digest.update(str(path.relative_to(REPOSITORY)).encode())
         digest.update(path.read_bytes())
     return f"localhost/clotho/{name}:{digest.hexdigest()[:12]}"
 
 
-def _copied(containerfile: Path) -> list[Path]:
+def _copied(file: Path) -> list[Path]:
     """The files that COPY lines name: what the image depends on."""
     sources: list[Path] = []
-    for line in re.findall(r"^COPY (.+)$", containerfile.read_text(), re.MULTILINE):
+    for line in re.findall(r"^COPY (.+)$", file.read_text(), re.MULTILINE):
         for word in line.split()[:-1] if not line.startswith("--from=") else []:
             path = REPOSITORY / word
             sources += sorted(path.rglob("*")) if path.is_dir() else [path]
@@ -109,48 +110,49 @@ def _registry_answers() -> bool:
         return False
 
 
-def _provide_debian_base() -> None:
-    if _buildah("images", "--quiet", BASE_TAG, check=False).strip():
+def _provide_debianbase_image() -> None:
+    if buildah("images", "--quiet", BASE_TAG, check=False).strip():
         return
     root = cache_folder() / "debian-base"
     with step(f"Making a Debian {SUITE} base image (no image registry can be reached)") as progress:
-        _stream(["rm", "-rf", str(root)], progress)
+        stream(["rm", "-rf", str(root)], progress)
         arguments = ["--variant=minbase", f"--include={BASE_PACKAGES}", SUITE, str(root)]
-        _stream(["debootstrap", *arguments], progress)
+        stream(["debootstrap", *arguments], progress)
         for leftover in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man"):
-            _stream(["find", str(root / leftover), "-type", "f", "-delete"], progress)
-        container = _buildah("from", "scratch").strip()
-        _stream([*_buildah_argv("add", "--quiet", container, str(root), "/")], progress)
-        _buildah("config", "--cmd", "/bin/sh", container)
-        _stream([*_buildah_argv("commit", "--quiet", "--disable-compression", "--rm", container, BASE_TAG)], progress)
-        _stream(["rm", "-rf", str(root)], progress)
+            stream(["find", str(root / leftover), "-type", "f", "-delete"], progress)
+        container = buildah("from", "scratch").strip()
+        stream([*argv_of("add", "--quiet", container, str(root), "/")], progress)
+        buildah("config", "--cmd", "/bin/sh", container)
+        stream([*argv_of("commit", "--quiet", "--disable-compression", "--rm", container, BASE_TAG)], progress)
+        stream(["rm", "-rf", str(root)], progress)
 
 
-def _build(name: str, tag: str, base: str | None) -> None:
+def build_image(name: str, tag: str, base: str | None, labels: Mapping[str, str] | None = None) -> None:
     uv_cache = cache_folder().parent / "uv"  # the one that `uv sync` of this checkout has filled already
     uv_cache.mkdir(parents=True, exist_ok=True)
-    argv = _buildah_argv(
+    argv = argv_of(
         "build",
         "--layers",
         "--isolation=chroot",
         "--network=host",
-        f"--file={REPOSITORY / 'images' / name / 'Containerfile'}",
+        f"--file={containerfile(name)}",
         f"--tag={tag}",
         f"--volume={uv_cache}:/root/.cache/uv",
         *([f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []),
         *([f"--build-arg=BASE={base}"] if base else []),
+        *(f"--label={key}={value}" for key, value in (labels or {}).items()),
         str(REPOSITORY),
     )
     with step(f"Building image {name}") as progress:
-        _stream(argv, progress)
+        stream(argv, progress)
 
 
 def _import(folder: Folder, name: str, tag: str) -> None:
     """Only the layers that containerd lacks: the large one with the dependencies seldom changes."""
-    blobs = _scratch() / name
+    blobs = scratch() / name
     with step(f"Importing image {name}") as progress:
         # `dir:` alone of buildah's formats leaves layers uncompressed.
-        _stream(_buildah_argv("push", "--format=oci", "--disable-compression", tag, f"dir:{blobs}"), progress)
+        stream(argv_of("push", "--format=oci", "--disable-compression", tag, f"dir:{blobs}"), progress)
         known = set(ctr(folder, "content", "list", "--quiet").split())
         progress.update("writing to containerd")
         with import_stream(folder) as archive:
@@ -172,71 +174,6 @@ def _forget_older(folder: Folder, name: str, tag: str) -> None:
     """A trainer image weighs several gigabytes in each of two stores: the newest is enough."""
     prefix = f"localhost/clotho/{name}:"
     remove_images(folder, lambda image: image.startswith(prefix) and image != tag)
-    for image in _buildah("images", "--noheading", "--format={{.Name}}:{{.Tag}}").split():
+    for image in buildah("images", "--noheading", "--format={{.Name}}:{{.Tag}}").split():
         if image.startswith(prefix) and image != tag:
-            _buildah("rmi", image, check=False)
-
-
-@contextmanager
-def _scratch_space() -> Iterator[None]:
-    """Removes what an interrupted build left, and afterwards what this one needed."""
-    _discard_leftovers()
-    _scratch().mkdir(parents=True)
-    try:
-        yield
-    finally:
-        _discard_leftovers()
-
-
-def _discard_leftovers() -> None:
-    _buildah("rm", "--all", check=False)
-    shutil.rmtree(_scratch(), ignore_errors=True)
-
-
-def _scratch() -> Path:
-    """On the same disk as the rest of the cache: layers pass through it, and /tmp may be small."""
-    return cache_folder() / "scratch"
-
-
-def _buildah_argv(command: str, *arguments: str) -> list[str]:
-    storage = cache_folder() / "buildah"
-    return [
-        "buildah",
-        f"--root={storage}",
-        "--runroot=/run/clotho-buildah",
-        "--storage-driver=overlay",
-        command,
-        *arguments,
-    ]
-
-
-def _buildah(command: str, *arguments: str, check: bool = True) -> str:
-    done = subprocess.run(_buildah_argv(command, *arguments), capture_output=True, text=True, check=False)
-    if check and done.returncode != 0:
-        raise ClusterError(f"buildah {command} failed: {done.stderr.strip()}")
-    return done.stdout
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "TMPDIR": str(_scratch())} if _scratch().exists() else {**os.environ}
-
-
-def _stream(argv: list[str], progress: Step) -> None:
-    """Shows the tool's newest line; on failure, the end of its output."""
-    process = subprocess.Popen(argv, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    lines: list[str] = []
-    try:
-        for line in process.stdout or []:
-            if line.strip():
-                lines = [*lines[-30:], line.strip()]
-                progress.update(lines[-1])
-        code = process.wait()
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    if code == 0:
-        return
-    if any("no space left on device" in text.lower() for text in lines):
-        raise ClusterError("the disk is full; free some space and try again")
-    raise ClusterError(f"{Path(argv[0]).name} failed:\n" + "\n".join(f"  {text}" for text in lines[-12:]))
+            buildah("rmi", image, check=False)

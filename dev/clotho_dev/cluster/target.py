@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from clotho_dev import REPOSITORY
-from clotho_dev.cluster import embedded, images
+from clotho_dev.cluster import binaries, embedded, images
 from clotho_dev.cluster.console import say, step
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.state import DEFAULT_NAME, Folder, Options
 from clotho_dev.ports import free_port
+from clotho_dev.release import builders, destination, push
 
 KIND_CLUSTER = "clotho"
 CHOICES = ("embedded", "kind", "current")
@@ -94,7 +95,7 @@ class Current:
     name = "current"
 
     def up(self) -> Path:
-        context = _run("kubectl", "config", "current-context").strip()
+        context = _run(str(binaries.find(["kubectl"])["kubectl"]), "config", "current-context").strip()
         say(f"Using the current kubectl context {context!r}.")
         return Path(os.environ.get("KUBECONFIG", "~/.kube/config")).expanduser()
 
@@ -102,12 +103,9 @@ class Current:
         registry = os.environ.get("REGISTRY")
         if not registry:
             raise ClusterError("CLUSTER=current needs REGISTRY=<host/path> that the cluster can pull our images from")
-        tags = {name: images.tag_of(name, None).replace("localhost/clotho", registry, 1) for name in names}
-        for name, tag in tags.items():
-            with step(f"Building image {name} and pushing {tag}"):
-                _build_with_docker(name, tag)
-                _run("docker", "push", tag)
-        return tags
+        to = destination.parse(registry, plain_http=os.environ.get("PLAIN_HTTP") == "1")
+        digests = push.push(to, os.environ.get("TAG") or "dev", builders.choose(os.environ.get("BUILDER")), names)
+        return push.by_digest(to, digests)
 
     def down(self) -> None:
         say("The current context was not changed.")

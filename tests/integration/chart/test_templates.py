@@ -72,6 +72,7 @@ def test_kustomize_base_is_the_manifest(kubectl: Kubectl) -> None:
         ("replica=2", "additional properties 'replica' not allowed"),
         ("settings.reconcile.worker=3", "additional properties 'worker' not allowed"),
         ("monitoring.podMonitor.enable=true", "additional properties 'enable' not allowed"),
+        ("images.digests.operator=latest", "'latest' does not match pattern"),
         ("images.pullPolicy=Sometimes", "must be one of 'Always', 'IfNotPresent', 'Never'"),
         ("replicas=two", "got string, want integer"),
         ("runs.namespaces={Team_A}", "does not match pattern"),
@@ -169,6 +170,16 @@ def test_a_mirror_needs_one_value_and_a_pinned_image_another(render: Render) -> 
     assert container["image"] == "mirror.example/clotho/operator:1.2.3"
     assert variables["CLOTHO_IMAGES_API_SERVER"] == "mirror.example/clotho/api-server:1.2.3"
     assert variables["CLOTHO_IMAGES_TRAINER"] == digest
+
+
+def test_digests_name_the_images_unless_a_tag_does(render: Render) -> None:
+    digest = "sha256:" + "0" * 64
+    values = ("images.registry=mirror.example/clotho", f"images.digests.operator={digest}")
+    by_digest, by_tag = (
+        pod_of(render(*values, *more))["spec"]["containers"][0]["image"] for more in ((), ("images.tag=1.2.3",))
+    )
+    assert by_digest == f"mirror.example/clotho/operator@{digest}"
+    assert by_tag == "mirror.example/clotho/operator:1.2.3"
 
 
 def test_url_of_the_webhook_is_mounted_and_in_no_variable(render: Render) -> None:
