@@ -21,7 +21,7 @@ from clotho_dev.cluster.console import overall, say
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.kubectl import Kubectl, KubectlError
 
-EXAMPLE = REPOSITORY / "examples" / "letters.yaml"
+EXAMPLE = REPOSITORY / "examples" / "cpu-quickstart" / "letters.yaml"
 RUN = "letters"
 NAMESPACE = "clotho-demo"
 EVERY_SECOND = {"reconcile": {"progressSeconds": 1}, "probe": {"intervalSeconds": 1, "startupSeconds": 1}}
@@ -70,7 +70,7 @@ def start_run(kubectl: Kubectl) -> None:
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
     inside = kubectl.in_namespace(NAMESPACE)
     remove_run(inside)
-    say(f"kubectl apply -n {NAMESPACE} -f examples/{EXAMPLE.name}\n")
+    say(f"kubectl apply -n {NAMESPACE} -f {EXAMPLE.relative_to(REPOSITORY)}\n")
     inside.apply(EXAMPLE.read_text())
 
 

@@ -43,13 +43,13 @@ class Helm:
 
 
 class ExampleRun:
-    """examples/letters.yaml, as long as a test needs it."""
+    """examples/cpu-quickstart/letters.yaml, as long as a test needs it."""
 
     def __init__(self, kubectl: Kubectl, kstatus: Path) -> None:
         self._kubectl, self._kstatus = kubectl, kstatus
 
     def start(self, steps: int) -> None:
-        manifest = yaml.safe_load((ROOT / "examples" / "letters.yaml").read_text())
+        manifest = yaml.safe_load((ROOT / "examples" / "cpu-quickstart" / "letters.yaml").read_text())
         manifest["spec"]["training"]["steps"] = steps
         manifest["spec"]["storage"]["retain"] = False
         self._kubectl.apply(manifest)

@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 def letters(name: str, *, steps: int | None = None, **spec: Any) -> Object:
     """The example that people copy, with another name and perhaps another length."""
-    run: Object = yaml.safe_load((REPOSITORY / "examples" / "letters.yaml").read_text())
+    run: Object = yaml.safe_load((REPOSITORY / "examples" / "cpu-quickstart" / "letters.yaml").read_text())
     run["metadata"]["name"] = name
     run["spec"]["training"]["steps"] = steps or run["spec"]["training"]["steps"]
     run["spec"] |= spec

@@ -12,7 +12,7 @@ from rig.pods import Pods
 
 
 def test_an_inline_run_learns_and_is_exported(runs: Runs, python_image: str) -> None:
-    for manifest in yaml.safe_load_all((REPOSITORY / "examples" / "inline.yaml").read_text()):
+    for manifest in yaml.safe_load_all((REPOSITORY / "examples" / "cpu-quickstart" / "inline.yaml").read_text()):
         runs.kubectl.apply(manifest)
     done = runs.wait_for_phase("repeat", "Completed", "Failed")
     status = done["status"]

@@ -24,7 +24,7 @@ from rig.cluster_access import ClusterAccess, run_manifest
 from rig.namespaces import fresh_namespace
 
 CRDS = Path(__file__).parents[3] / "crds"
-EXAMPLE = Path(__file__).parents[3] / "examples" / "training-policy.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "team-policy" / "training-policy.yaml"
 Body = dict[str, Any]
 
 

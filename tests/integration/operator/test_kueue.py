@@ -11,7 +11,7 @@ from rig.fake_kubelet import FakeKubelet
 from rig.operator_process import OperatorProcess
 
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
-EXAMPLE = Path(__file__).parents[3] / "examples" / "kueue.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "kueue" / "kueue.yaml"
 GANG = {"trainer": {"replicas": 2, "gpus": 1}}
 SAVED = {"state": "training", "step": 7, "totalSteps": 100, "checkpoint": {"step": 7, "path": "/ckpt/7"}}
 

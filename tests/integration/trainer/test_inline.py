@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+import yaml
 
 from clotho_contract.config import ConfigError
 from clotho_trainer import TrainingResult, library, train
@@ -110,6 +111,19 @@ rl:
     assert {folder.name for folder in result.checkpoint.parent.iterdir()} == {"step-00000002", "step-00000004"}
     with pytest.raises(ConfigError, match=r"unknown field training\.steeps"):
         train({"model": {"name": "x"}, "training": {"steeps": 3}})
+
+
+def test_the_reward_model_of_the_examples_is_asked_for_every_answer(model: Path, tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / "examples" / "reward-model" / "reward-model.yaml"
+    files, manifest = yaml.safe_load_all(example.read_text())
+    for name, text in files["data"].items():
+        (tmp_path / name).write_text(text)
+    spec = manifest["spec"]
+    inline = {**spec["inline"], "dataset": {"path": str(tmp_path / "train.jsonl")}, "code": {"path": str(tmp_path)}}
+    training = {**spec["training"], "steps": 2}
+    settings = {"model": {**spec["model"], "name": str(model)}, "training": training, "inline": inline}
+    result = train(settings, output=tmp_path / "out")
+    assert [step["rewards/model/std"] > 0 for step in result.metrics] == [True, True]
 
 
 def test_mistakes_in_python_are_reported_in_one_sentence(model: Path) -> None:

@@ -46,3 +46,10 @@ def test_environments_of_the_examples_can_be_used(path: Path) -> None:
 def test_every_shape_has_its_ranks(shape: str, ranks: int) -> None:
     (run,) = runs_in(EXAMPLES / "shapes" / f"{shape}.yaml")
     assert run.spec.topology.size == ranks
+
+
+def test_every_directory_has_a_line_in_the_readme() -> None:
+    lines = (EXAMPLES / "README.md").read_text()
+    directories = [path.name for path in EXAMPLES.iterdir() if path.is_dir()]
+    assert [name for name in directories if f"| [{name}]({name}) |" not in lines] == []
+    assert [name for name in directories if not list((EXAMPLES / name).rglob("*.yaml"))] == []

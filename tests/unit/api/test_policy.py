@@ -254,7 +254,7 @@ def test_a_policy_reads_as_it_was_written() -> None:
 
 
 def test_the_example_locks_the_infrastructure_and_leaves_a_smallest_run_possible() -> None:
-    example = parse(yaml.safe_load((ROOT / "examples" / "training-policy.yaml").read_text()))
+    example = parse(yaml.safe_load((ROOT / "examples" / "team-policy" / "training-policy.yaml").read_text()))
     assert isinstance(example, TrainingPolicy)
     rules = combine([example])
     asked = run(training={"steps": 2500})

@@ -10,7 +10,7 @@ from clotho_environment.rollouts.items import ItemStream
 from clotho_environment.sdk.environment import build
 from clotho_environment.sdk.group import check_group
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "environments" / "sums.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own-environment" / "config-map" / "sums.py"
 
 
 class Calculator:

@@ -3,7 +3,7 @@
 Try it without a cluster, against any OpenAI-compatible server:
 
     OPENAI_API_KEY=... python -m clotho_environment process \
-        --entry examples/environments/sums.py --base-url https://openrouter.ai/api/v1 --model qwen/qwen3-8b
+        --entry examples/own-environment/config-map/sums.py --base-url https://openrouter.ai/api/v1 --model some/model
 """
 
 import re
