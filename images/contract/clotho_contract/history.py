@@ -13,6 +13,8 @@ from msgspec import Meta, Struct
 from clotho_contract import untrusted
 from clotho_contract.progress import LARGEST_FIGURE, Count
 
+PATH: Final = "/history"  # of the trainer's status port
+LOG_KEY: Final = "history"  # of a trainer's last log line: what came after the last fetch
 MOST_POINTS: Final = 500
 MOST_SERIES_BYTES: Final = 64 * 1024
 MOST_SAMPLES: Final = 9  # groups
@@ -39,7 +41,8 @@ RECORDED: Final = (
     "staleness/mean",
     "tokens_per_second",
     "seconds_per_step",
-    "seconds_waiting",  # for groups; of an inline run, the time that it generates itself
+    "seconds_waiting",  # for groups
+    "seconds_sampling",  # of an inline run, which samples its groups itself
     "seconds_training",
 )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
@@ -90,6 +90,9 @@ class Source:
         return {}
 
     async def trained(self, step: int, figures: Mapping[str, float]) -> None: ...
+
+    async def environment_names(self, ids: Collection[int]) -> Mapping[int, str]:
+        return {7: "letters"}
 
     async def checkpointed(self, step: int) -> None: ...
 
@@ -225,3 +228,32 @@ async def test_steps_raised_while_the_last_checkpoint_is_written_are_trained(tmp
         end = await loop.run(asyncio.Event())
     assert (end.reason, end.step, board.progress.total_steps) == ("Finished", 4, 4)
     assert board.progress.configured_steps == 4
+
+
+class Letters(Source):
+    def read(self, vocabulary: int) -> Reading:
+        return Reading(
+            [
+                ScoredGroup(
+                    tokens=[[1, 2], [1, 3]],
+                    masks=[[-100, 2], [-100, 3]],
+                    scores=[0.0, 1.0],
+                    env_id=7,
+                    generation_params=GenerationParams(policy_version=0),
+                )
+            ]
+        )
+
+
+async def test_a_training_leaves_curves_and_samples(tmp_path: Path) -> None:
+    board = Board(2, stall_seconds=60)
+    board.recorder.samples.decode = str
+    with ThreadPoolExecutor(1) as executor:
+        await loop_of(board, Backend(board), Letters(), tmp_path, executor).run(asyncio.Event())
+    history = board.recorder.fetch()
+    assert history.series.points("rewardStd") == [(1, 0.5), (2, 0.5)]
+    assert {"rewardMean", "loss", "tokensPerSecond", "secondsWaiting", "secondsTraining"} <= set(history.series.figures)
+    newest = history.samples[0]
+    assert (newest.step, newest.environment, newest.version, newest.prompt) == (2, "letters", 0, "[1]")
+    assert [(answer.text, answer.reward) for answer in newest.answers] == [("[2]", 0.0), ("[3]", 1.0)]
+    assert newest.answers[0].advantage == pytest.approx(-0.7071, abs=1e-3)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import msgspec
 from aiohttp import web
 from msgspec import structs
 
 from clotho_contract import config as run_config
 from clotho_contract.config import RunConfig
+from clotho_contract.history import LOG_KEY
 from clotho_contract.names import (
     CHECKPOINT_STEP_VARIABLE,
     DATA_PATH,
@@ -76,6 +78,8 @@ async def train(options: Options) -> Termination:
         termination = classify(error, board.progress.step if board else None)
         if termination.reason == "InternalError":
             log.exception("%s", termination.message)
+    if board is not None and (history := board.recorder.unfetched()) is not None:
+        log.info("history since the last fetch", extra={LOG_KEY: msgspec.to_builtins(history)})
     # The operator polls /progress; what came after its last poll is only in the termination message.
     return structs.replace(termination, progress=board.progress if board else None)
 

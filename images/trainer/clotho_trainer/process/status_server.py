@@ -1,4 +1,4 @@
-"""The trainer's status port: progress, metrics and health for everyone, the number of steps for the operator."""
+"""The trainer's status port: progress, metrics and health for everyone, history and steps for the operator."""
 
 import hmac
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 from aiohttp import web
 
+from clotho_contract import history as history_wire
 from clotho_contract import progress as progress_wire
 from clotho_contract import steering
 from clotho_contract.serving import add_health_routes
@@ -16,9 +17,15 @@ def status_application(board: Board, token: str, set_steps: Callable[[int], None
     async def progress(_: web.Request) -> web.Response:
         return web.Response(body=progress_wire.encode(board.progress), content_type="application/json")
 
+    async def history(request: web.Request) -> web.Response:
+        """With what the policy wrote, which is not for everyone."""
+        if not _is_authorized(request, token):
+            return _refused()
+        return web.Response(body=history_wire.encode(board.recorder.fetch()), content_type="application/json")
+
     async def steps(request: web.Request) -> web.Response:
         if not _is_authorized(request, token):
-            return web.json_response({"detail": "the operator's token is missing or wrong"}, status=401)
+            return _refused()
         try:
             wanted = steering.decode(await request.read())
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -28,9 +35,14 @@ def status_application(board: Board, token: str, set_steps: Callable[[int], None
 
     app = web.Application(client_max_size=1024)
     app.router.add_get("/progress", progress)
+    app.router.add_get(history_wire.PATH, history)
     app.router.add_put(steering.STEPS_PATH, steps)
     add_health_routes(app, healthy=board.healthy, ready=board.ready, registry=board.registry)
     return app
+
+
+def _refused() -> web.Response:
+    return web.json_response({"detail": "the operator's token is missing or wrong"}, status=401)
 
 
 def _is_authorized(request: web.Request, token: str) -> bool:

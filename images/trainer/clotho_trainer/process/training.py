@@ -20,6 +20,7 @@ from clotho_trainer.hardware import gpus
 from clotho_trainer.process.place import ALONE, Place
 from clotho_trainer.reporting import tracking
 from clotho_trainer.reporting.board import Board
+from clotho_trainer.reporting.history import FILE, Recorder
 from clotho_trainer.reporting.progress_bar import follow
 from clotho_trainer.reporting.tracking import Tracker
 from clotho_trainer.training.backend import Backend
@@ -57,6 +58,7 @@ class Training:
         self._board = board
         self._data = data
         self._meet = meet
+        board.recorder = Recorder(data / FILE, config.run.id)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="training")
         self._source_state: dict[str, Any] = {}
         self.backend: Backend
@@ -74,6 +76,7 @@ class Training:
         if self._meet is not None:
             await self._meet(self.backend)
         await self.backend.engine.start()
+        self._board.recorder.samples.decode = self.backend.decode
         self._board.engine_problem = self.backend.engine.problem
         self._board.update(wandb_url=self._tracker.url)
 
@@ -113,6 +116,7 @@ class Training:
             backend.restore(start.path, start.step)
             self._source_state = known.source
             self._board.saved(start.info)
+            self._board.recorder.resume(start.step)
             self._board.update(step=start.step, policy_version=start.step, history=known.history)
             log.info("resuming from %s", start.path)
         return backend

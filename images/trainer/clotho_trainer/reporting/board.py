@@ -9,6 +9,7 @@ from msgspec import structs
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from clotho_contract.progress import CheckpointInfo, HistorySample, Progress, State
+from clotho_trainer.reporting.history import Recorder
 from clotho_trainer.reporting.waiting import Waiting
 
 _HISTORY = 10
@@ -42,6 +43,7 @@ class Board:
         self._stall_seconds = stall_seconds
         self._clock = clock
         self.waiting = Waiting(rows, clock)
+        self.recorder = Recorder()
         self._step_began: float | None = None
         self._history_stride = 1
         self._figures = Gauge("clotho_trainer_figure", "Figures of the last step.", ["figure"], registry=self.registry)
@@ -96,6 +98,7 @@ class Board:
         )
         self.update(history=self._remember(sample))
         self.figures = figures
+        self.recorder.record(step, figures)
         self.on_report(step, figures)
 
     def saved(self, checkpoint: CheckpointInfo) -> None:

@@ -27,7 +27,8 @@ class Waiting:
     def take(self) -> dict[str, float]:
         """The figures of the step that ends now; without occupancy when it did not wait."""
         self._count()
-        figures = {"waiting_share": self._waited / max(self._last - self._began, 1e-9)}
+        seconds = self._last - self._began
+        figures = {"waiting_share": self._waited / max(seconds, 1e-9), "seconds_waiting": self._waited}
         if self._waited:
             figures["occupancy"] = self._occupied / self._waited
         self._began, self._waited, self._occupied = self._last, 0.0, 0.0

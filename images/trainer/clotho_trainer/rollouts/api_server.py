@@ -12,6 +12,7 @@ import msgspec
 
 from clotho_contract.api_protocol import (
     PROTOCOL_HEADERS,
+    ApiStatus,
     AtStep,
     LeasedBatch,
     LeaseRequest,
@@ -65,6 +66,10 @@ class ApiServer:
 
     async def wait_until_up(self) -> None:
         await self._request("GET", "/status")
+
+    async def status(self) -> ApiStatus:
+        _, body = await self._request("GET", "/status")
+        return msgspec.json.decode(body, type=ApiStatus)
 
     async def register(self, config: RunConfig, checkpoints: str, step: int, *, discards_state: bool = False) -> None:
         wandb = config.wandb

@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+
+import msgspec
 
 from clotho_contract.config import RunConfig
 from clotho_contract.progress import State
 from clotho_contract.trajectory import ScoredGroup
+from clotho_trainer.failures import TrainerError
 from clotho_trainer.rollouts.api_server import (
     ApiServer,
     Lease,
@@ -33,6 +36,7 @@ class LeaseSource:
         self._config = config
         self._checkpoints = checkpoints
         self._unacknowledged: set[bytes] = set()  # trained batches whose lease was lost: never train them twice
+        self._names: dict[int, str] = {}
         self._confirmed = 0  # the last step that the server knows of
 
     async def prepare(self) -> None:
@@ -60,6 +64,17 @@ class LeaseSource:
             await self.acknowledge(lease, digest, step)
             return None
         return LeasedBatch(self, self._api, lease, digest)
+
+    async def environment_names(self, ids: Collection[int]) -> Mapping[int, str]:
+        """They register one by one, and anew after a restart."""
+        if not self._names.keys() >= set(ids):
+            try:
+                connected = (await self._api.status()).environments
+            except (TrainerError, msgspec.MsgspecError) as error:  # samples go without a name
+                log.warning("the names of the environments are not known: %s", error)
+                connected = ()
+            self._names |= dict.fromkeys(ids, "") | {each.id: each.name for each in connected}
+        return self._names
 
     async def checkpointed(self, step: int) -> None:
         await self._api.checkpointed(step)

@@ -50,10 +50,20 @@ class Observed:
 
 
 @dataclass(frozen=True)
+class GroupRows:
+    """The rows of one group, with their scores."""
+
+    rows: tuple[Row, ...]
+    scores: tuple[float, ...]
+    environment: int | None  # its id
+    version: int | None  # of the policy that wrote them
+
+
+@dataclass(frozen=True)
 class Batch:
     rows: tuple[Row, ...]
     figures: dict[str, float]
-    samples: tuple[tuple[Tokens, Tokens, float], ...] = ()  # prompt, completion, score
+    groups: tuple[GroupRows, ...] = ()
     dropped: tuple[str, ...] = field(default=())
 
     @property
@@ -78,9 +88,10 @@ def prepare(groups: Sequence[ScoredGroup], rules: Rules, version: int) -> Batch:
     fresh, dropped = _drop_stale(groups, rules.max_staleness, version)
     advantages = group_advantages([group.scores for group in fresh], rules.normalization)
     rows: list[Row] = []
-    samples: list[tuple[Tokens, Tokens, float]] = []
+    found: list[GroupRows] = []
     truncated = 0
     for group, values in zip(fresh, advantages, strict=True):
+        first, scores = len(rows), []
         for index, advantage in enumerate(values):
             row = make_row(group, index, advantage, rules.max_tokens)
             if row is None:
@@ -90,10 +101,12 @@ def prepare(groups: Sequence[ScoredGroup], rules: Rules, version: int) -> Batch:
                 if rules.mask_truncated:
                     row = _silenced(row)
             rows.append(row)
-            samples.append((row.prompt, row.completion, group.scores[index]))
+            scores.append(group.scores[index])
+        if scores:
+            found.append(GroupRows(tuple(rows[first:]), tuple(scores), group.env_id, group.policy_version))
     figures = _figures(fresh, rows, version)
     figures["completions/truncated"] = truncated / max(len(rows), 1)
-    return Batch(tuple(rows), figures, tuple(samples[:8]), tuple(dropped))
+    return Batch(tuple(rows), figures, tuple(found), tuple(dropped))
 
 
 def group_advantages(scores: Sequence[Sequence[float]], normalization: Normalization) -> list[Floats]:
@@ -212,6 +225,7 @@ def _figures(groups: Sequence[ScoredGroup], rows: Sequence[Row], version: int) -
     ages = [version - group.policy_version for group in groups if group.policy_version is not None]
     return {
         "reward/mean": float(scores.mean()),
+        "reward/std": float(scores.std()),
         "reward/max": float(scores.max()),
         "reward/min": float(scores.min()),
         "reward/zero_deviation_groups": float(np.mean([len(set(group.scores)) == 1 for group in groups])),

@@ -17,6 +17,7 @@ from clotho_contract.config import RunConfig
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.reporting.board import Board
+from clotho_trainer.reporting.history import ScoredAnswers
 from clotho_trainer.reporting.tracking import Sample, Tracker
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.batch import Batch, prepare
@@ -132,6 +133,7 @@ class TrainingLoop:
         self._last_step_ended = ended
         step = backend.version
         self._board.report(step, figures)
+        self._board.recorder.samples.offer(step, await self._answers(batch))
         self._tracker.log(step, figures, self._samples(batch) if self._tracker.wants_samples(step) else [])
         log.info(
             "step %d of %d: reward %.3g, loss %.3g",
@@ -143,9 +145,24 @@ class TrainingLoop:
         )
         return figures
 
+    async def _answers(self, batch: Batch) -> list[ScoredAnswers]:
+        names = await self._source.environment_names({g.environment for g in batch.groups if g.environment is not None})
+        return [
+            ScoredAnswers(
+                prompt=group.rows[0].prompt,
+                answers=[row.completion for row in group.rows],
+                rewards=group.scores,
+                advantages=[float(row.advantages.mean()) for row in group.rows],
+                environment=names.get(group.environment, "") if group.environment is not None else "",
+                version=group.version,
+            )
+            for group in batch.groups
+        ]
+
     def _samples(self, batch: Batch) -> list[Sample]:
         text = self._backend.decode
-        return [(text(prompt.tolist()), text(answer.tolist()), score) for prompt, answer, score in batch.samples]
+        rows = [(row, score) for group in batch.groups for row, score in zip(group.rows, group.scores, strict=True)]
+        return [(text(row.prompt.tolist()), text(row.completion.tolist()), score) for row, score in rows[:8]]
 
     async def _save(self, stop: asyncio.Event) -> None:
         step = self._backend.version

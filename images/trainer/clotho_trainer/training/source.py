@@ -1,7 +1,7 @@
 """The seam behind which scored groups are found: the API server, or the trainer's own sampling from a dataset."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -60,6 +60,9 @@ class Source(Protocol):
 
     async def take(self, stop: asyncio.Event, step: int) -> Delivery | None:
         """None when there is nothing yet, or the stop came first."""
+
+    async def environment_names(self, ids: Collection[int]) -> Mapping[int, str]:
+        """Of the environments that groups came from; those that are not known are missing."""
 
     async def checkpointed(self, step: int) -> None: ...
 

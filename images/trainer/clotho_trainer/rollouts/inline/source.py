@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
@@ -83,6 +83,9 @@ class InlineSource:
         finally:
             sampling.cancel()
             stopping.cancel()
+
+    async def environment_names(self, ids: Collection[int]) -> Mapping[int, str]:
+        return {}
 
     async def checkpointed(self, step: int) -> None:
         """There is no API server to report it to."""
