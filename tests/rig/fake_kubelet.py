@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import msgspec
 from aiohttp import web
 
 from clotho.cluster.outcomes import ApiError
+from clotho_dev.cluster.pki import Identity
+from clotho_dev.ports import free_port
 from rig.cluster_access import Body, ClusterAccess, component
 
 _NETWORK = 64 + os.getpid() % 128  # two test sessions at once do not meet
@@ -34,6 +37,8 @@ class FakeKubelet:
         self.progress: Body = {"state": "training", "step": 1, "totalSteps": 100, "registered": True, "serving": True}
         self.queue: Body = {"current_step": 1, "queue_size": 0, "environments": [{"name": "letters"}]}
         self.description: Body = {"name": "letters", "className": "Letters", "fields": []}
+        self.history: Body = {}
+        self.logs: dict[str, str] = {}  # by component; served after `serve_logs`
         self.silent: set[int] = set()  # ports that refuse to answer
         self.ended: list[str] = []  # components, in the order in which they ended after a deletion
         self.trainers_seen_together = 0
@@ -109,6 +114,7 @@ class FakeKubelet:
     async def _serve(self, address: str) -> None:
         app = web.Application()
         app.router.add_get("/progress", self._answer(8002, lambda: self.progress))
+        app.router.add_get("/history", self._answer(8002, lambda: self.history))
         app.router.add_put("/steps", self._set_steps)
         app.router.add_get("/status", self._answer(8000, lambda: self.queue))
         app.router.add_get("/health", self._answer(8001, lambda: {}))
@@ -118,6 +124,28 @@ class FakeKubelet:
         for port in PORTS:
             await web.TCPSite(server, address, port, reuse_port=True).start()
         self._servers[address] = server
+
+    async def serve_logs(self, identity: Identity) -> None:
+        """The API server fetches them from the node's own port."""
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(identity.certificate, identity.key)
+        app = web.Application()
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._log)
+        server = web.AppRunner(app, access_log=None)
+        await server.setup()
+        port = free_port()
+        await web.TCPSite(server, "127.0.0.1", port, ssl_context=tls).start()
+        self._servers["logs"] = server
+        status = {
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        }
+        path = f"/api/v1/nodes/{self._node}/status"
+        await self._cluster.client.patch(path, {"status": status}, Body, "application/merge-patch+json")
+
+    async def _log(self, request: web.Request) -> web.Response:
+        pod = await self._cluster.get("pods", request.match_info["pod"])
+        return web.Response(text=self.logs.get(component(pod), ""))
 
     async def _set_steps(self, request: web.Request) -> web.Response:
         if "Bearer " not in request.headers.get("Authorization", ""):

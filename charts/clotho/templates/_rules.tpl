@@ -36,7 +36,10 @@
   resources: [secrets] # never listed: only those that the operator made, by name
   verbs: [get, create, patch]
 - apiGroups: [""]
-  resources: [configmaps] # never listed: only those that an Environment names, to see whether its files have changed
+  resources: [configmaps] # never listed: only those that an Environment names, and the run's own for history and logs
+  verbs: [get, create, patch]
+- apiGroups: [""]
+  resources: [pods/log] # the last lines, kept before a pod is deleted
   verbs: [get]
 - apiGroups: [""]
   resources: [events]

@@ -12,6 +12,24 @@ from clotho.cli.failure import Exit
 from clotho.cli.parser import Command, Group, OneOf, Parser, not_one_of, port, positive, seconds
 from clotho_contract.nearest import nearest
 
+FIGURES = (  # those that clotho_contract.history keeps; it is not imported for every command
+    "rewardMean",
+    "rewardStd",
+    "percentCorrect",
+    "loss",
+    "kl",
+    "entropy",
+    "gradientNorm",
+    "learningRate",
+    "completionsMeanLength",
+    "completionsTruncated",
+    "stalenessMean",
+    "tokensPerSecond",
+    "secondsPerStep",
+    "secondsWaiting",
+    "secondsSampling",
+    "secondsTraining",
+)
 SHELLS = ("bash", "zsh", "fish")
 COMPONENTS = ("trainer", "api-server", "inference", "environment")
 EPILOG = """\
@@ -165,6 +183,26 @@ def _logs(parser: Parser) -> None:
     parser.take("-f", "--follow", action="store_true", help="print new lines until the pods end")
     parser.take("--since", type=seconds, metavar="TIME", help="only lines of the last 90s, 15m, 2h, 1d")
     parser.take("--tail", type=positive, metavar="LINES", help="only the last lines of each pod")
+    parser.take(
+        "--attempt", type=positive, metavar="N", help="of the Nth start of the trainer: the last lines that were kept"
+    )
+
+
+def _plot(parser: Parser) -> None:
+    _run(parser)
+    parser.take(
+        "--figure",
+        dest="figures",
+        action="append",
+        type=OneOf(*FIGURES),
+        metavar="FIGURE",
+        help="such as rewardMean, loss or kl; repeatable; default: all",
+    )
+
+
+def _samples(parser: Parser) -> None:
+    _run(parser)
+    parser.take("--kind", type=OneOf("newest", "best", "worst"), metavar="KIND", help="newest, best or worst")
 
 
 def _download(parser: Parser) -> None:
@@ -272,6 +310,8 @@ TREE = Group(
                 Command("watch", "follow a run until it ends", "watching:watch", _watch, formats=()),
                 Command("compare", "compare the settings and results of runs", "comparison:compare", _compare),
                 Command("logs", "print the logs of a run", "logs:logs", _logs, formats=("text", "json")),
+                Command("plot", "draw the curves of a run: reward, loss, KL and others", "history:plot", _plot),
+                Command("samples", "show answers of the policy with their rewards", "history:samples", _samples),
                 Command("stop", "stop a run for good, after a final checkpoint", "runs:stop", _stop),
                 Command("resume", "resume a suspended run", "runs:resume", _run),
                 Command("results", "show final metrics, history and files of a run", "runs:results", _run),

@@ -15,6 +15,7 @@ from aiohttp import web
 from clotho.api.metadata import Metadata
 from clotho.api.names import KIND
 from clotho.api.phases import STARTED_PHASES
+from clotho.api.training_run import TrainingRun
 from clotho.cluster.admissions import Admissions
 from clotho.cluster.apply import Writer
 from clotho.cluster.cache import Key
@@ -22,6 +23,7 @@ from clotho.cluster.client import ApiClient
 from clotho.cluster.credentials import Credentials
 from clotho.cluster.descriptions import Descriptions
 from clotho.cluster.events import EventPoster
+from clotho.cluster.keeping import Keeper
 from clotho.cluster.kueue import Kueue
 from clotho.cluster.lease import LeaderElection
 from clotho.cluster.notifications import Notifier
@@ -37,6 +39,7 @@ from clotho.manager.queue import Backoff, Queue, Urgency
 from clotho.manager.reconcile import Reconciler
 from clotho.manager.settings import Settings, lease_times, plan_settings, probe_times
 from clotho.manager.watching import Watching
+from clotho.plan.run.leaving import first_trainer
 from clotho_contract.progress import Progress
 from clotho_contract.serving import add_health_routes
 
@@ -94,13 +97,20 @@ class Manager:
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)
         self.probes: Dispatcher[Key] = Dispatcher(Queue(backoff), self._probe, settings.probe.concurrency)
         self.steering = Steering(partial(operator_token, self.store), settings.probe.timeout_seconds, self.probes.add)
+        self.keeper = Keeper(
+            client,
+            partial(operator_token, self.store),
+            self.poster.post,
+            self.is_leader,
+            settings.probe.timeout_seconds,
+        )
         self.reconciler = Reconciler(
             store=self.store,
             observer=self.observer,
             writer=self.writer,
-            poster=self.poster,
+            announcers=(self.poster.post, self.notifier.announce),
             steering=self.steering,
-            notifier=self.notifier,
+            keeper=self.keeper,
             metrics=metrics,
             settings=plan_settings(settings),
         )
@@ -217,11 +227,18 @@ class Manager:
     async def _probe(self, key: Key) -> Result:
         if key.kind == KIND:
             is_news, pause = await self.prober.probe(key, datetime.now(UTC))
+            await self._follow(key)
         else:
             is_news, pause = await self.descriptions.probe(key)
         if is_news:
             self.reconciles.add(key)
         return Result(requeue_after=pause)
+
+    async def _follow(self, key: Key) -> None:
+        run = self.store.run(key)
+        if isinstance(run, TrainingRun):
+            trainer = first_trainer(self.store.pods_of(key, run.metadata.uid))
+            await self.keeper.follow(run, trainer, self._last_answer(run.metadata))
 
     async def _resync(self) -> None:
         """Reconcile everything again, whatever the watches have delivered."""

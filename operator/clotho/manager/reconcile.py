@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,8 +12,7 @@ from clotho.api.inference_tests import InferenceTest, UnreadableTest
 from clotho.api.training_run import TrainingRun
 from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
-from clotho.cluster.events import EventPoster
-from clotho.cluster.notifications import Notifier
+from clotho.cluster.keeping import Keeper
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError, Conflict, Forbidden, NotFound
 from clotho.cluster.steering import Steering
@@ -36,14 +36,14 @@ class Reconciler:
         store: Store,
         observer: Observer,
         writer: Writer,
-        poster: EventPoster,
+        announcers: Sequence[Callable[[AnyOwner, Event], None]],
         steering: Steering,
-        notifier: Notifier,
+        keeper: Keeper,
         metrics: Metrics,
         settings: PlanSettings,
     ) -> None:
-        self._store, self._observer, self._writer, self._poster = store, observer, writer, poster
-        self._steering, self._notifier = steering, notifier
+        self._store, self._observer, self._writer, self._announcers = store, observer, writer, announcers
+        self._steering, self._keeper = steering, keeper
         self._metrics, self._settings = metrics, settings
 
     async def reconcile(self, key: Key) -> Result:
@@ -53,6 +53,7 @@ class Reconciler:
             owner = self._store.find(key)
             if owner is None:
                 self._steering.forget(key)
+                self._keeper.forget(key)
                 return Result(is_gone=True)
             return _result(await self._plan(key, owner))
         except NotLeader:
@@ -100,6 +101,9 @@ class Reconciler:
                 return tested
         observed = await self._observer.observe(key, owner)
         planned = plan(owner, observed, datetime.now(UTC), self._settings)
+        if isinstance(owner, TrainingRun):
+            trainer = observed.probes.trainer
+            await self._keeper.keep(owner, planned, observed.pods, trainer.answer if trainer else None)
         with self._observer.admissions.while_writing(owner, planned.status):
             await self._carry_out(owner, planned)
         if planned.set_steps is not None:
@@ -129,8 +133,8 @@ class Reconciler:
             elif event.reason == STALLED:
                 self._metrics.stalls.labels(event.cause).inc()
             log.info("%s: %s", event.reason, event.message, extra={"run": str(key_of(about))})
-            self._poster.post(about, event)
-            self._notifier.announce(about, event)
+            for announce in self._announcers:
+                announce(about, event)
 
     def _count_transition(self, before: AnyOwner, after: AnyOwner) -> None:
         if not isinstance(before, TrainingRun) or not isinstance(after, TrainingRun):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from clotho_contract.history import LOG_KEY
+
 _LEVELS: Final = {"warning": "WARN", "critical": "FATAL"}
-_SHOWN: Final = frozenset({"time", "level", "logger", "message", "exception"})
+_SHOWN: Final = frozenset({"time", "level", "logger", "message", "exception", LOG_KEY})  # or not for people
 
 
 def readable(line: str) -> list[str]:

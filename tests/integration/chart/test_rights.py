@@ -103,6 +103,7 @@ async def use_every_feature(cluster: ClusterAccess, kubelet: FakeKubelet, *, rea
     }
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}}
     await cluster.client.create(cluster.folder("secrets"), secret, dict[str, Any])
+    kubelet.history = {"series": {"steps": [1], "figures": {"loss": [0.5]}}}  # kept in a ConfigMap
     await cluster.create_run("r", **options)
     await cluster.until_phase("Running", "r")
     pod = next(p for p in await cluster.pods("r") if p["metadata"]["name"].endswith("-trainer"))

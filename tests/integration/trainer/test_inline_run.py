@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from msgspec import structs
 
+from clotho_contract import history
 from clotho_contract.config import RunConfig, render
 from clotho_contract.inline import Code, Dataset, Inline, Measure, RewardFunction, Rewards, Tools
 from clotho_contract.settings import Wandb, WorldModel
@@ -81,7 +82,10 @@ def measure(module: str, function: str = "share") -> Rewards:
     return Rewards(measures=(Measure(name="only", entry=f"{module}:{function}"),))
 
 
-async def test_a_run_resumes_at_its_place_in_the_dataset(module: str, model: Path, tmp_path: Path) -> None:
+async def test_a_run_resumes_at_its_place_in_the_dataset(
+    module: str, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     rewards = Rewards(
         model=f"{module}:share", functions=(RewardFunction(name="brief", entry=f"{module}:brief", weight=0.1),)
     )
@@ -105,6 +109,13 @@ async def test_a_run_resumes_at_its_place_in_the_dataset(module: str, model: Pat
     assert end.progress.total_steps == 4
     summary = json.loads((folder / "step-00000004" / "training_config.json").read_text())
     assert summary["source"] == {"position": 10, "running": {}}
+    lines = [json.loads(line) for line in (tmp_path / "data" / "metrics.jsonl").read_text().splitlines() if line]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    left = history.decode(json.dumps(caplog.records[-1].__dict__["history"]))
+    assert left.series.steps == (1, 2, 3, 4), "what was not fetched, the steps before the restart included"
+    assert {"rewardMean", "rewardStd", "entropy", "secondsSampling", "gradientNorm"} <= left.series.figures.keys()
+    assert {group.kind for group in left.samples} == {"newest", "best", "worst"}
+    assert left.samples[0].answers[0].reward is not None
     seen = __import__(module).calls
     assert [seen.count(letter) for letter in "abcdefghij"] == [4] * 10, "each prompt once in the pass"
 

@@ -37,7 +37,7 @@ def test_all_commands_are_there() -> None:
             f"run {name}"
             for name in ("start", "list", "status", "watch", "stop", "resume", "logs", "results", "download")
         ),
-        *(f"run {name}" for name in ("from-config", "clone", "restart", "compare", "delete")),
+        *(f"run {name}" for name in ("from-config", "clone", "restart", "compare", "delete", "plot", "samples")),
         "test",
         "sweep start",
         "sweep results",
