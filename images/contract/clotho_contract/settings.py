@@ -67,9 +67,9 @@ class Loss(Settings, frozen=True):
         Meta(description="How token losses are clipped and averaged."),
     ] = "dapo"
     epsilon: Annotated[float, Meta(gt=0, description="Clip range of the importance ratio, below 1.")] = 0.2
-    epsilon_high: Annotated[float | None, Meta(description="Clip range above 1; the same as epsilon when absent.")] = (
-        None
-    )
+    epsilon_high: Annotated[
+        float | None, Meta(description="Clip range above 1 (default: epsilon); of cispo, the largest ratio (5).")
+    ] = None
     beta: Annotated[float, Meta(ge=0, description="Weight of the KL penalty to the initial policy.")] = 0.0
     entropy_coefficient: Annotated[float, Meta(ge=0, description="Weight of an entropy bonus.")] = 0.0
     importance_sampling: Annotated[

@@ -65,7 +65,7 @@ async def test_rights_are_exactly_what_is_used(
     scope = f"runs.namespaces={{{cluster.namespace}}}"
     installed = install_chart(*([scope] if mode == "namespaced" else []))
     operator = await start_operator(installed)
-    await use_every_feature(cluster, kubelet, reads_classes=mode == "cluster")
+    await use_every_feature(cluster, kubelet)
     await operator.terminate()
     await read_each_kind_again(installed.write_kubeconfig(tmp_path / "again.kubeconfig"), cluster.namespace)
 
@@ -82,16 +82,15 @@ async def test_rights_are_exactly_what_is_used(
     assert used - granted(installed.rules()) == set(), "allowed by another role"
 
 
-async def use_every_feature(cluster: ClusterAccess, kubelet: FakeKubelet, *, reads_classes: bool) -> None:
+async def use_every_feature(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
     """A run that never starts; one with a budget, a crash, more steps, an end and its expiry; then the catalogue."""
     kubelet.makes_ready = False
     await cluster.create_run("q", storage={"retain": True})
     await cluster.until_objects("persistentvolumeclaims", "there", lambda found: len(found) == 2, "q")
     await cluster.delete("trainingruns", "q")
-    if reads_classes:  # they are not in a namespace
-        await cluster.create_run("s", storage={"storageClassName": "not-there"})
-        await cluster.until("waiting", lambda run: "StorageClass" in run.get("status", {}).get("message", ""), "s")
-        await cluster.delete("trainingruns", "s")
+    await cluster.create_run("s", storage={"storageClassName": "not-there"})
+    await cluster.until("waiting", lambda run: "StorageClass" in run.get("status", {}).get("message", ""), "s")
+    await cluster.delete("trainingruns", "s")
     await cluster.until_objects("persistentvolumeclaims", "gone", lambda found: not found, "q")
     kubelet.makes_ready = True
     await queue_in_kueue(cluster)

@@ -146,7 +146,8 @@ def test_the_operators_network_policy_opens_only_what_it_uses(render: Render) ->
 
 
 def test_namespaced_mode_has_no_cluster_wide_right(render: Render) -> None:
-    objects = render("runs.namespaces={team-a,team-b}", "rbac.aggregateRoles=false", "rbac.kueue=false")
+    without = (f"rbac.{right}=false" for right in ("aggregateRoles", "kueue", "storageClasses"))
+    objects = render("runs.namespaces={team-a,team-b}", *without)
     assert "kueue" not in str(objects)
     assert kinds(objects)["ClusterRole"] == kinds(objects)["ClusterRoleBinding"] == 0
     granted = [item["metadata"]["namespace"] for item in objects if item["kind"] == "Role"]
@@ -155,11 +156,13 @@ def test_namespaced_mode_has_no_cluster_wide_right(render: Render) -> None:
     assert variables["CLOTHO_WATCH_NAMESPACES"] == "team-a,team-b"
 
 
-def test_kueue_adds_two_kinds_to_read_in_the_whole_cluster(render: Render) -> None:
+def test_namespaced_mode_reads_three_kinds_of_the_whole_cluster(render: Render) -> None:
     objects = render("runs.namespaces={team-a}", "rbac.aggregateRoles=false")
-    (role,) = (item for item in objects if item["kind"] == "ClusterRole")
-    (rule,) = role["rules"]
-    assert (rule["resources"], rule["verbs"]) == (["resourceflavors", "workloadpriorityclasses"], ["get"])
+    rules = [rule for item in objects if item["kind"] == "ClusterRole" for rule in item["rules"]]
+    assert [(rule["resources"], rule["verbs"]) for rule in rules] == [
+        (["storageclasses"], ["get"]),
+        (["resourceflavors", "workloadpriorityclasses"], ["get"]),
+    ]
 
 
 def test_a_mirror_needs_one_value_and_a_pinned_image_another(render: Render) -> None:

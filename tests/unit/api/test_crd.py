@@ -33,6 +33,11 @@ def test_crds_are_far_below_the_client_side_apply_limit(definition: Definition) 
     assert len(render(definition)) < 131_072, "kubectl keeps a copy of at most 262,144 bytes"
 
 
+def test_the_readme_has_the_size_of_the_crd() -> None:
+    readme = (CRDS.parent / "README.md").read_text()
+    assert f"| size of the CRD | {round(len(render(TRAINING_RUN)) / 1000)} KB |" in readme
+
+
 def fields(schema: Body, path: str) -> Iterator[tuple[str, Body]]:
     for name, inner in schema.get("properties", {}).items():
         yield f"{path}.{name}", inner
