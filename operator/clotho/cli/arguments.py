@@ -60,7 +60,7 @@ def parse(prog: str, argv: Sequence[str]) -> argparse.Namespace:
         if place.default and rest[:1] and rest[0].startswith("-") and rest[0] not in ("-h", "--help"):
             rest = [place.default, *rest]
         word, rest = (rest[0], rest[1:]) if rest else ("", rest)
-        if place is TREE and word == "--version":
+        if place.has_version and word == "--version":
             return argparse.Namespace(run="clotho.cli.commands.version:show", parser=place.parser(prog))
         if (found := place.find(word)) is None:
             _stop_at(place, prog, word)
@@ -331,6 +331,7 @@ TREE = Group(
                 Command("start", "create the runs of a sweep file", "sweeps:start", _sweep),
                 Command("results", "compare the runs of a sweep, the best first", "sweeps:results", _sweep_results),
             ),
+            epilog="`{prog} -f FILE` is the same as `{prog} start -f FILE`.",
             default="start",
         ),
         Command("test", "try an environment against served models, before training", "inference_tests:test", _test),
@@ -351,4 +352,5 @@ TREE = Group(
         ),
     ),
     EPILOG,
+    has_version=True,
 )

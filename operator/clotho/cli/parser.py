@@ -108,6 +108,7 @@ class Group(NamedTuple):
     members: Sequence[Command | Group]
     epilog: str = ""
     default: str = ""  # the member that options without a command belong to
+    has_version: bool = False  # whether it takes --version
 
     def find(self, name: str) -> Command | Group | None:
         return next((each for each in self.members if each.name == name), None)
@@ -118,6 +119,8 @@ class Group(NamedTuple):
     def parser(self, prog: str) -> Parser:
         """For its help and its mistakes only; the members parse for themselves."""
         parser = Parser(prog, sentence(self.title), usage=f"{prog} COMMAND ...", **_as_written(self.epilog, prog))
+        if self.has_version:
+            parser.take("--version", action="store_true", help="show the version of this program and exit")
         commands = parser.add_argument_group("commands", f"`{prog} COMMAND --help` explains one.")
         for each in self.members:
             commands.add_argument(each.name, help=each.title)

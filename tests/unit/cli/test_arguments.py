@@ -58,8 +58,23 @@ def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: py
     module, _, function = parser.get_default("run").partition(":")
     command = getattr(importlib.import_module(module), function)
     needs_cluster = "--namespace" in parser.known_options()
-    connects_itself = path == ("run", "from-config")  # only to apply; printing needs no cluster
+    connects_itself = path in {("run", "from-config"), ("check",)}  # they have something to print without a cluster
     assert inspect.iscoroutinefunction(command) is (needs_cluster and not connects_itself)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "--version   show the version of this program and exit"),
+        (["sweep"], "`clotho sweep -f FILE` is the same as `clotho sweep start -f FILE`."),
+    ],
+)
+def test_help_of_a_group_has_what_it_takes_itself(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert line in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

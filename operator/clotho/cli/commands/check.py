@@ -12,7 +12,8 @@ from msgspec import Raw, Struct, field
 
 from clotho.api.names import GROUP, VERSION
 from clotho.cli.commands import cluster_check
-from clotho.cli.failure import Exit
+from clotho.cli.failure import Exit, Failure
+from clotho.cli.session.connection import run_connected
 from clotho.cli.terminal import output
 from clotho.cluster.credentials import CredentialsError
 from clotho.cluster.outcomes import ApiError, Forbidden, NotFound
@@ -33,11 +34,26 @@ DOWNLOAD_PERMISSIONS: Final = (("", "pods", "create"), ("", "pods/exec", "create
 INSTALL: Final = "helm install clotho charts/clotho --namespace clotho-system --create-namespace"
 
 
-async def check(options: argparse.Namespace, workspace: Workspace) -> int:
-    findings = [python_finding(sys.version_info[:3])]
-    findings += [finding async for finding in _cluster_findings(options, workspace)]
+def check(options: argparse.Namespace) -> int:
+    """Without a kubeconfig, that is what is missing; other commands end there."""
+    try:
+        return run_connected(check_cluster, options)
+    except Failure as failure:
+        if failure.code != Exit.UNREACHABLE:
+            raise
+        fix = "get a kubeconfig from the cluster's administrator, or start a cluster on this machine with `make demo`"
+        return _report(options, [Finding(what="cluster", state="missing", detail=str(failure), fix=fix)])
+
+
+async def check_cluster(options: argparse.Namespace, workspace: Workspace) -> int:
+    findings = [finding async for finding in _cluster_findings(options, workspace)]
     if options.cluster and all(finding.what != "cluster" or finding.state == "ok" for finding in findings):
         findings += [finding async for finding in cluster_check.findings(options, workspace)]
+    return _report(options, findings)
+
+
+def _report(options: argparse.Namespace, of_cluster: list[Finding]) -> int:
+    findings = [python_finding(sys.version_info[:3]), *of_cluster]
     data = [{"what": f.what, "state": f.state, "detail": f.detail, "fix": f.fix} for f in findings]
     output.show(options.output, data, list(lines(findings)))
     return Exit.UNSUCCESSFUL if any(finding.state in BAD for finding in findings) else Exit.OK

@@ -35,4 +35,9 @@ def _read(path: Path) -> Any:
     documents = read_documents(path)
     if len(documents) > 1:
         raise Failure(f"{title(path)} has {len(documents)} documents; a config is one", Exit.USAGE)
-    return documents[0] if documents else None
+    document = documents[0] if documents else None
+    if isinstance(document, dict) and "apiVersion" in document:
+        kind = document.get("kind", "Kubernetes object")
+        hint = f"; start it with `clotho run start -f {path}`" if kind == "TrainingRun" else ""
+        raise Failure(f"{title(path)} is a {kind}, not another trainer's config{hint}", Exit.USAGE)
+    return document

@@ -369,7 +369,7 @@ def test_log_lines_that_cannot_be_decoded_are_shown_as_they_are(line: str) -> No
 
 async def test_check_lists_what_is_missing_and_how_to_get_it(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.objects["/version"] = {"gitVersion": "v1.36.3"}
-    assert await check.check(options("check"), api.workspace) == Exit.UNSUCCESSFUL
+    assert await check.check_cluster(options("check"), api.workspace) == Exit.UNSUCCESSFUL
     printed = capsys.readouterr().out
     assert "Kubernetes v1.36.3" in printed
     assert "MISSING custom resources: environments" in printed
@@ -378,10 +378,18 @@ async def test_check_lists_what_is_missing_and_how_to_get_it(api: FakeApi, capsy
     assert "--from-file=WANDB_API_KEY=FILE" in printed
 
 
+def test_check_without_a_kubeconfig_names_it_as_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--kubeconfig", str(tmp_path / "none")]) == Exit.UNSUCCESSFUL
+    python, cluster, fix = capsys.readouterr().out.splitlines()
+    assert python.startswith("ok      Python: ")
+    assert cluster.startswith(f"MISSING cluster: cannot read {tmp_path / 'none'}: No such file")
+    assert "make demo" in fix
+
+
 async def test_check_never_shows_a_key(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.objects["/version"] = {}
     api.objects[f"/api/v1/namespaces/{NAMESPACE}/secrets/wandb"] = {"data": {"WANDB_API_KEY": "c2VjcmV0"}}
-    await check.check(options("check", "-o", "json"), api.workspace)
+    await check.check_cluster(options("check", "-o", "json"), api.workspace)
     printed = capsys.readouterr()
     findings = {each["what"]: each for each in msgspec.json.decode(printed.out)}
     assert findings["WANDB_API_KEY"]["state"] == "ok"

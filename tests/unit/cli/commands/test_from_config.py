@@ -129,3 +129,13 @@ def test_mistakes_in_a_config_file_given_to_run_start_are_named(folder: Path) ->
     (folder / "My Run.yaml").write_text(FILE.replace("max_steps", "max_stepz"))
     with pytest.raises(Failure, match="did you mean max_steps"):
         read_run_and_maps(folder / "My Run.yaml")
+
+
+def test_a_manifest_is_no_config_of_another_trainer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("apiVersion: clotho.dev/v1alpha1\nkind: TrainingRun\nmetadata: {name: a}\nspec: {}\n")
+    assert main(["run", "from-config", str(path)]) == Exit.USAGE
+    assert capsys.readouterr().err == (
+        f"clotho run from-config: {path} is a TrainingRun, not another trainer's config;"
+        f" start it with `clotho run start -f {path}`\n"
+    )
