@@ -1,11 +1,8 @@
-"""buildah with a store of its own in the cache, and the scratch space of its builds."""
+"""buildah with a store of its own in the cache."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from clotho_dev.cluster.binaries import cache_folder
@@ -13,32 +10,19 @@ from clotho_dev.cluster.console import Step
 from clotho_dev.cluster.failure import ClusterError
 
 
-@contextmanager
-def scratch_space() -> Iterator[None]:
-    """Removes what an interrupted build left, and afterwards what this one needed."""
-    _discard_leftovers()
-    scratch().mkdir(parents=True)
-    try:
-        yield
-    finally:
-        _discard_leftovers()
+def storage() -> Path:
+    return cache_folder() / "buildah"
 
 
-def _discard_leftovers() -> None:
+def discard_leftovers() -> None:
+    """Of an interrupted build."""
     buildah("rm", "--all", check=False)
-    shutil.rmtree(scratch(), ignore_errors=True)
-
-
-def scratch() -> Path:
-    """On the same disk as the rest of the cache: layers pass through it, and /tmp may be small."""
-    return cache_folder() / "scratch"
 
 
 def argv_of(command: str, *arguments: str) -> list[str]:
-    storage = cache_folder() / "buildah"
     return [
         "buildah",
-        f"--root={storage}",
+        f"--root={storage()}",
         "--runroot=/run/clotho-buildah",
         "--storage-driver=overlay",
         command,

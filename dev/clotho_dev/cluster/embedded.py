@@ -34,6 +34,7 @@ def up(folder: Folder, options: Options, *, bound: bool = False) -> None:
             _say_already_running(folder, options)
             return
         _start(folder, options, bound)
+    remove_abandoned()
     say(f"\nUse it with:  export KUBECONFIG={folder.kubeconfig}")
 
 
@@ -63,6 +64,14 @@ def down(folder: Folder, *, keep_logs: bool = False) -> None:
         cgroups.remove(folder.name)
     if not keep_logs:
         shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def remove_abandoned() -> None:
+    """Images and state of clusters whose clone was deleted: gigabytes each, and no other command removes them."""
+    for images in store.abandoned():
+        with step(f"Removing the images of cluster {images.name}, whose clone was deleted"):
+            down(Folder(images.name))
+            shutil.rmtree(images, ignore_errors=True)  # another process may be doing the same
 
 
 def status(folder: Folder) -> int:

@@ -16,9 +16,10 @@ from typing import IO
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster import oci, packages
 from clotho_dev.cluster.binaries import cache_folder
-from clotho_dev.cluster.buildah import argv_of, buildah, scratch, scratch_space, stream
-from clotho_dev.cluster.console import step
+from clotho_dev.cluster.buildah import argv_of, buildah, discard_leftovers, storage, stream
+from clotho_dev.cluster.console import Step, step
 from clotho_dev.cluster.failure import ClusterError
+from clotho_dev.cluster.layers import open_layer
 from clotho_dev.cluster.locks import only_one
 from clotho_dev.cluster.node import ctr, import_stream, remove_images
 from clotho_dev.cluster.state import Folder
@@ -42,9 +43,8 @@ def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
     if _missing(folder, tags):
         with building(base):
             for name, tag in _missing(folder, tags).items():
-                with scratch_space():
-                    build_image(name, tag, base)
-                    _import(folder, name, tag)
+                build_image(name, tag, base)
+                _import(folder, name, tag)
                 _forget_older(folder, name, tag)
     return tags
 
@@ -54,8 +54,7 @@ def build(names: Iterable[str] = NAMES) -> None:
     base = base_image()
     with building(base):
         for name in names:
-            with scratch_space():
-                build_image(name, tag_of(name, base), base)
+            build_image(name, tag_of(name, base), base)
 
 
 def base_image() -> str | None:
@@ -68,6 +67,7 @@ def building(base: str | None) -> Iterator[None]:
     packages.require_root("building images")
     packages.require(packages.IMAGES, packages.DEBIAN_BASE if base else {})
     with only_one(images_lock(), "building or importing images"):
+        discard_leftovers()
         if base:
             _provide_debianbase_image()
         yield
@@ -149,25 +149,31 @@ def build_image(name: str, tag: str, base: str | None, labels: Mapping[str, str]
 
 def _import(folder: Folder, name: str, tag: str) -> None:
     """Only the layers that containerd lacks: the large one with the dependencies seldom changes."""
-    blobs = scratch() / name
     with step(f"Importing image {name}") as progress:
-        # `dir:` alone of buildah's formats leaves layers uncompressed.
-        stream(argv_of("push", "--format=oci", "--disable-compression", tag, f"dir:{blobs}"), progress)
         known = set(ctr(folder, "content", "list", "--quiet").split())
-        progress.update("writing to containerd")
         with import_stream(folder) as archive:
-            _write_thin_archive(blobs, archive, tag, known)
+            _write_thin_archive(archive, tag, known, progress)
 
 
-def _write_thin_archive(blobs: Path, archive: IO[bytes], tag: str, known: set[str]) -> None:
-    """An OCI archive without the blobs that containerd has already."""
-    manifest_blob = (blobs / "manifest.json").read_bytes()
-    manifest = json.loads(manifest_blob)
+def _write_thin_archive(archive: IO[bytes], tag: str, known: set[str], progress: Step) -> None:
+    """An OCI archive without the layers that containerd has already. Both stores have them uncompressed."""
+    manifest = _inspect(tag, "Manifest")
+    layers = {layer["digest"]: layer["size"] for layer in json.loads(manifest)["layers"]}
+    missing = {digest: size for digest, size in layers.items() if digest not in known}
     with tarfile.open(fileobj=archive, mode="w|") as output:
-        oci.add_index(output, manifest_blob, tag)
-        for blob in [manifest["config"], *manifest["layers"]]:
-            if blob["digest"] not in known:
-                output.add(blobs / blob["digest"].partition(":")[2], oci.blob_name(blob["digest"]))
+        oci.add_index(output, manifest, tag)
+        oci.add_blob(output, _inspect(tag, "Config"))
+        for number, (digest, size) in enumerate(missing.items(), 1):
+            progress.update(f"layer {number} of {len(missing)}, {size / 1e6:,.0f} MB")
+            info = tarfile.TarInfo(oci.blob_name(digest))
+            info.size = size
+            output.addfile(info, open_layer(storage(), digest))
+        progress.update("unpacking")
+
+
+def _inspect(tag: str, part: str) -> bytes:
+    """The exact bytes, which have a digest."""
+    return buildah("inspect", "--type=image", f"--format={{{{.{part}}}}}", tag).removesuffix("\n").encode()
 
 
 def _forget_older(folder: Folder, name: str, tag: str) -> None:

@@ -30,7 +30,7 @@ def write_archive(archive: Path, program: Path, tag: str) -> None:
     with tarfile.open(archive, "w") as output:
         add_index(output, json.dumps(manifest).encode(), tag)
         for blob in (layer, config_blob):
-            _add(output, blob_name(_digest(blob)), blob)
+            add_blob(output, blob)
 
 
 def add_index(archive: tarfile.TarFile, manifest: bytes, tag: str) -> None:
@@ -39,7 +39,11 @@ def add_index(archive: tarfile.TarFile, manifest: bytes, tag: str) -> None:
     entry = _descriptor(manifest, "application/vnd.oci.image.manifest.v1+json") | {"annotations": names}
     _add(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
     _add(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
-    _add(archive, blob_name(_digest(manifest)), manifest)
+    add_blob(archive, manifest)
+
+
+def add_blob(archive: tarfile.TarFile, blob: bytes) -> None:
+    _add(archive, blob_name(_digest(blob)), blob)
 
 
 def blob_name(digest: str) -> str:

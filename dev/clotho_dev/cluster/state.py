@@ -13,6 +13,11 @@ from clotho_dev.cluster.binaries import cache_folder
 DEFAULT_NAME = "embedded"  # the cluster of `make cluster` and `make demo`
 
 
+def stores_folder() -> Path:
+    """Of the image stores of all clusters."""
+    return cache_folder() / "containerd"
+
+
 def name_for_tests(clone: Path) -> str:
     """Each clone tests on a cluster of its own, beside that of the demo and those of other clones."""
     return f"tests-{hashlib.sha256(str(clone.resolve()).encode()).hexdigest()[:6]}"
@@ -80,7 +85,7 @@ class Folder:
     @property
     def containerd_root(self) -> Path:
         """In the cache: images stay when the cluster goes, so that the next one need not import them again."""
-        return cache_folder() / "containerd" / self.name
+        return stores_folder() / self.name
 
     @property
     def lock(self) -> Path:

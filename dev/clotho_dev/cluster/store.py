@@ -19,11 +19,12 @@ from clotho_dev.cluster.binaries import cache_folder
 from clotho_dev.cluster.console import step
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.locks import only_one
-from clotho_dev.cluster.state import Folder
+from clotho_dev.cluster.state import Folder, stores_folder
 
 LINKED = ("io.containerd.content.v1.content/blobs", "io.containerd.snapshotter.v1.*/snapshots")
 COPIED = ("io.containerd.metadata.v1.bolt/meta.db", "io.containerd.snapshotter.v1.*/metadata.db")
 OWNER = "clone"  # a file with the path of the clone that used the store last
+PARTIAL = ".partial"  # suffix of a store that is being made
 
 
 def images_lock() -> Path:
@@ -32,7 +33,7 @@ def images_lock() -> Path:
 
 
 def prepare(folder: Folder) -> None:
-    """Before containerd starts: a new store gets the images of the newest other one; abandoned stores are removed."""
+    """Before containerd starts: a new store gets the images of the newest other one."""
     root = folder.containerd_root
     others = _others(root)
     if not root.exists() and others:
@@ -41,19 +42,26 @@ def prepare(folder: Folder) -> None:
             _clone(newest, root, config=Folder(newest.name).containerd_config)
     root.mkdir(parents=True, exist_ok=True)
     (root / OWNER).write_text(str(REPOSITORY))
-    for other in others:
-        if is_abandoned(other):
-            shutil.rmtree(other)
 
 
-def is_abandoned(store: Path) -> bool:
-    """Its clone was deleted and its cluster does not run."""
+def abandoned() -> list[Path]:
+    """Stores, also those that were never completed, whose clone was deleted and whose cluster does not run."""
+    return [store for store in stores_folder().glob("*") if _is_abandoned(store)]
+
+
+def _is_abandoned(store: Path) -> bool:
     owner = store / OWNER
-    return owner.exists() and not Path(owner.read_text()).exists() and Folder(store.name).daemon() is None
+    return owner.exists() and not _is_clone(Path(owner.read_text())) and Folder(store.name).daemon() is None
+
+
+def _is_clone(path: Path) -> bool:
+    """More than the caches that may stay in its folder."""
+    return (path / "pyproject.toml").exists()
 
 
 def _others(root: Path) -> list[Path]:
-    return [path for path in root.parent.glob("*") if path != root and _database(path).exists()]
+    candidates = [path for path in root.parent.glob("*") if path != root and path.suffix != PARTIAL]
+    return [path for path in candidates if _database(path).exists()]
 
 
 def _last_change(store: Path) -> float:
@@ -65,8 +73,10 @@ def _database(store: Path) -> Path:
 
 
 def _clone(source: Path, target: Path, config: Path) -> None:
-    partial = target.with_name(f".{target.name}.partial")
+    partial = target.with_name(f".{target.name}{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (partial / OWNER).write_text(str(REPOSITORY))
     for pattern in LINKED:
         for tree in source.glob(pattern):
             _link(tree, partial / tree.relative_to(source))

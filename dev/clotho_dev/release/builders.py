@@ -57,7 +57,7 @@ class Buildah:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         self._base = images.base_image()
-        with images.building(self._base), buildah.scratch_space():
+        with images.building(self._base):
             yield
 
     def build(self, image: str, reference: str, labels: Mapping[str, str]) -> None:

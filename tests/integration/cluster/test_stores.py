@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clotho_dev import REPOSITORY
-from clotho_dev.cluster import store
+from clotho_dev.cluster import embedded, store
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.locks import exclusive
 from clotho_dev.cluster.state import DEFAULT_NAME, Folder, name_for_tests
@@ -71,17 +71,23 @@ def test_interrupted_copy_is_not_taken_for_a_store() -> None:
     assert sorted(path.name for path in target.parent.iterdir()) == [DEFAULT_NAME, "tests-1"]
 
 
-def test_store_of_a_deleted_clone_is_removed_once_its_cluster_is_down(tmp_path: Path) -> None:
+def test_store_and_state_of_a_deleted_clone_are_removed_once_its_cluster_is_down(tmp_path: Path) -> None:
+    (tmp_path / "deleted" / ".mypy_cache").mkdir(parents=True)
     gone, running = filled("tests-gone", tmp_path / "deleted"), filled("tests-running", tmp_path / "deleted")
+    unfinished = filled(f".tests-gone{store.PARTIAL}", tmp_path / "deleted")
+    Folder("tests-gone").volumes.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as daemon:
         folder = Folder("tests-running")
         folder.path.mkdir(parents=True)
         folder.write_daemon(daemon.pid)
         store.prepare(Folder("tests-1"))
+        embedded.remove_abandoned()
         daemon.kill()
     assert not gone.exists()
+    assert not unfinished.exists()
+    assert not Folder("tests-gone").path.exists()
     assert running.exists()
-    assert (Folder("tests-1").containerd_root / BLOB).exists(), "its images were shared first"
+    assert (Folder("tests-1").containerd_root / BLOB).exists(), "our own"
 
 
 def test_second_session_of_one_clone_is_refused_with_a_sentence(tmp_path: Path) -> None:
