@@ -20,7 +20,7 @@ for _package in LOCK["package"]:
 
 def closure(extra: str) -> set[str]:
     """Names that the lock file reaches from the distribution with one extra."""
-    own = PACKAGES["clotho"][0]
+    own = PACKAGES["clotho-rl"][0]
     waiting = [*own["dependencies"], *own["optional-dependencies"][extra]]
     reached: set[tuple[str, str]] = set()
     while waiting:
@@ -50,7 +50,7 @@ def test_requirements_follow_the_lock_file(image: str) -> None:
     """Regenerate with `make requirements`."""
     text = (REPOSITORY / "images" / image / "requirements.txt").read_text()
     pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", text, re.MULTILINE))
-    assert set(pinned) == closure(EXTRAS[image]) - {"clotho"}
+    assert set(pinned) == closure(EXTRAS[image]) - {"clotho-rl"}
     for name, version in pinned.items():
         assert version in {package["version"] for package in PACKAGES[name]}
 
@@ -76,7 +76,7 @@ MODULES = {"pyyaml": "yaml"}  # where it is not the package's name
 def test_every_dependency_is_imported(extra: str) -> None:
     """What no line imports is a package too many in an image."""
     named = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]
-    packages = {re.split(r"[\[=<>~!]", need)[0] for need in named} - {"clotho"}
+    packages = {re.split(r"[\[=<>~!]", need)[0] for need in named} - {"clotho-rl"}
     imported = {module for folder in SOURCES[extra] for module in imports(REPOSITORY / folder)}
     assert {name for name in packages if MODULES.get(name, name).replace("-", "_") not in imported} == set()
 

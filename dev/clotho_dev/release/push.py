@@ -89,7 +89,12 @@ def chart_values(to: Destination, digests: Mapping[str, str]) -> str:
     return HEADER + yaml.safe_dump({"images": {"registry": to.address, "digests": named}}, sort_keys=False)
 
 
+def listing(to: Destination, digests: Mapping[str, str]) -> str:
+    """For scripts: a name and a reference by digest on each line."""
+    return "".join(f"{name} {reference}\n" for name, reference in by_digest(to, digests).items())
+
+
 def table(to: Destination, digests: Mapping[str, str]) -> str:
     width = max(len(name) for name in digests) + 2
-    rows = [f"{name:<{width}}{to.address}/{name}@{digest}" for name, digest in digests.items()]
+    rows = [f"{name:<{width}}{reference}" for name, reference in by_digest(to, digests).items()]
     return "\n".join([f"{'IMAGE':<{width}}REFERENCE", *rows])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from clotho_dev.cluster import buildah
+from clotho_dev.cluster import binaries, buildah
+from clotho_dev.cluster.chart import IMAGE_KEYS
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.process import Processes
 from clotho_dev.cluster.registry import Registry
 from clotho_dev.ports import free_port
-from clotho_dev.release import destination
+from clotho_dev.release import chart, destination, prepare
 from clotho_dev.release.builders import Buildah
 
 pytestmark = pytest.mark.skipif(
@@ -80,3 +82,17 @@ def test_read_only_registry_is_explained(registry: Registry, processes: Processe
 def test_registry_that_is_not_there_is_explained_before_anything_is_built() -> None:
     with pytest.raises(ClusterError, match=r"no registry listens at 127.0.0.1:\d+ \(connection refused\)"):
         destination.check(destination.parse(f"127.0.0.1:{free_port()}/team"))
+
+
+def test_packed_chart_is_installable_from_the_registry(
+    registry: Registry, processes: Processes, tmp_path: Path
+) -> None:
+    registry.start(processes)
+    helm = binaries.find(["helm"])["helm"]
+    digests = dict.fromkeys(IMAGE_KEYS.values(), f"sha256:{'0' * 64}")
+    package = chart.pack(helm, tmp_path / "dist", prepare.Pushed(f"{registry.host}/team", digests))
+    reference = chart.push(helm, package, destination.parse(f"{registry.host}/team"))
+    assert reference.startswith(f"{registry.host}/team/charts/clotho@sha256:")
+    argv = [helm, "template", "clotho", f"oci://{reference}", "--plain-http", "--show-only=templates/deployment.yaml"]
+    rendered = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert f"image: {registry.host}/team/operator@sha256:{'0' * 64}" in rendered.replace('"', "")

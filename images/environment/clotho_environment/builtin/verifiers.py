@@ -18,7 +18,7 @@ try:
     import verifiers.v1 as vf  # type: ignore[import-untyped]
     from verifiers.v1.utils.loaders import load_environment  # type: ignore[import-untyped]
 except ImportError as error:
-    raise ImportError("this image has no verifiers; install the extra clotho[environment-verifiers]") from error
+    raise ImportError("this image has no verifiers; install the extra clotho-rl[environment-verifiers]") from error
 
 from clotho_environment.builtin import verifiers_harness
 

@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 
 def own_version() -> str:
-    return version("clotho")
+    return version("clotho-rl")
 
 
 def show(_: argparse.Namespace) -> int:
