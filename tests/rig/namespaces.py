@@ -11,8 +11,8 @@ from clotho_dev.cluster.kubectl import Kubectl, KubectlError
 
 
 @contextmanager
-def fresh_namespace(kubectl: Kubectl) -> Iterator[str]:
-    name = f"test-{uuid.uuid4().hex[:8]}"
+def fresh_namespace(kubectl: Kubectl, name: str = "") -> Iterator[str]:
+    name = name or f"test-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     deadline = time.monotonic() + 30

@@ -29,6 +29,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{- define "clotho.webSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "clotho.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: web
+{{- end -}}
+
+{{- define "clotho.webLabels" -}}
+{{ include "clotho.labels" . | replace "app.kubernetes.io/component: operator" "app.kubernetes.io/component: web" }}
+{{- end -}}
+
 {{- define "clotho.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "clotho.fullname" .) -}}

@@ -268,6 +268,11 @@ def _mcp(parser: Parser) -> None:
     parser.take("--test-base-url", default="", metavar="URL", help="API of the tested models (default: OpenRouter)")
 
 
+def _ui(parser: Parser) -> None:
+    parser.take("--port", type=port, default=8766, help="on 127.0.0.1 (default: %(default)s)")
+    parser.take("--no-open", action="store_true", help="print the address and start no browser")
+
+
 def _completion(parser: Parser) -> None:
     parser.take("shell", type=OneOf(*SHELLS), metavar="SHELL", help=", ".join(SHELLS))
 
@@ -341,6 +346,7 @@ TREE = Group(
             (Command("explain", "show what is locked and limited in the namespace", "policies:explain"),),
         ),
         Command("check", "check what is missing to work here, and how to get it", "check:check", _check),
+        Command("ui", "look at runs, curves, samples and logs in a browser", "ui:serve", _ui, formats=()),
         Command("mcp", "serve the rl_* tools to agents (MCP)", "mcp:serve", _mcp, formats=()),
         Command(
             "completion",

@@ -251,6 +251,29 @@ def test_the_operators_pod_is_restricted(
     kubectl.in_namespace(namespace).run("create", "--dry-run=server", "--filename=-", stdin=yaml.safe_dump(pod))
 
 
+def test_the_page_has_no_rights_of_its_own(render: Render, kubectl: Kubectl, namespace: str) -> None:
+    """Off by default; its pod is restricted, without a token, and reaches the Kubernetes API only."""
+    assert kinds(render())["Deployment"] == 1
+    objects = render("web.enabled=true", "web.from[0].podSelector.matchLabels.app=ingress", namespace=namespace)
+    pod = one(objects, "Deployment", "-web")["spec"]["template"]
+    bound = [item for item in objects if item["kind"].endswith("RoleBinding")]
+    assert pod["spec"]["serviceAccountName"] not in {each["name"] for item in bound for each in item["subjects"]}
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert one(objects, "ServiceAccount", "-web")["automountServiceAccountToken"] is False
+    rules = one(objects, "NetworkPolicy", "-web")["spec"]
+    assert rules["ingress"][0]["from"] == [{"podSelector": {"matchLabels": {"app": "ingress"}}}]
+    assert [sorted(port["port"] for port in rule["ports"]) for rule in rules["egress"]] == [[443, 6443, 8443, 16443]]
+    labels = one(objects, "Service", "-web")["spec"]["selector"]
+    assert labels.items() <= pod["metadata"]["labels"].items()
+    assert labels != one(objects, "Service", "-metrics")["spec"]["selector"]
+    here = kubectl.in_namespace(namespace)
+    mine = [item for item in objects if item["metadata"]["name"].endswith("-web")]
+    here.run("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=yaml.safe_dump_all(mine))
+    spec = {**pod["spec"], "serviceAccountName": "default"}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec}
+    here.run("create", "--dry-run=server", "--filename=-", stdin=yaml.safe_dump(body))
+
+
 def test_viewers_see_every_kind_and_editors_change_all_but_policies(render: Render) -> None:
     plurals = {yaml.safe_load(p.read_text())["spec"]["names"]["plural"] for p in (REPOSITORY / "crds").glob("*.yaml")}
     for role, granted in (

@@ -85,7 +85,7 @@ def keys_of_schema(node: dict[str, Any], prefix: str = "") -> set[str]:
     for key, child in node.get("properties", {}).items():
         path = f"{prefix}{key}"
         below = keys_of_schema(child, f"{path}.")
-        found |= below if below and not path.startswith(("affinity", "resources")) else {path}
+        found |= below if below and not re.search(r"^affinity|resources$", path) else {path}
     return found
 
 
@@ -93,6 +93,6 @@ def keys_of_values(node: dict[str, Any], prefix: str = "") -> set[str]:
     found: set[str] = set()
     for key, child in node.items():
         path = f"{prefix}{key}"
-        is_branch = isinstance(child, dict) and child and path not in ("resources", "monitoring.dashboards.labels")
+        is_branch = isinstance(child, dict) and child and not re.search(r"resources$|dashboards\.labels$", path)
         found |= keys_of_values(child, f"{path}.") if is_branch else {path}
     return found

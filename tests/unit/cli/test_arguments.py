@@ -44,6 +44,7 @@ def test_all_commands_are_there() -> None:
         "policy explain",
         "check",
         "mcp",
+        "ui",
         "completion",
     }
 

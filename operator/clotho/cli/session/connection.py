@@ -17,6 +17,7 @@ from clotho.workspace.objects import Workspace
 
 Command = Callable[[argparse.Namespace, Workspace], Awaitable[int]]
 TIMEOUT_SECONDS = 20.0
+CONNECTIONS = 256  # each watch behind the page holds one
 _BY_POLICY = f"ValidatingAdmissionPolicy '{admission.NAME}'"  # as the API server names it
 
 
@@ -27,7 +28,9 @@ def run_connected(command: Command, options: argparse.Namespace) -> int:
 async def _connected(command: Command, options: argparse.Namespace) -> int:
     try:
         credentials = _credentials(options)
-        async with ApiClient(credentials, timeout_seconds=TIMEOUT_SECONDS, user_agent="clotho") as client:
+        async with ApiClient(
+            credentials, timeout_seconds=TIMEOUT_SECONDS, connections=CONNECTIONS, user_agent="clotho"
+        ) as client:
             return await command(options, Workspace(client, options.namespace or credentials.namespace))
     except CredentialsError as error:
         raise Failure(str(error), Exit.UNREACHABLE) from error

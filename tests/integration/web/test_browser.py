@@ -1,0 +1,161 @@
+"""The page in a real browser, against a real API server: it follows by itself, and untrusted text stays text."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from clotho.api.history import KeptLog, history_data
+from clotho_contract.history import History
+from clotho_dev.cluster.control_plane import ControlPlane
+from clotho_dev.cluster.failure import ClusterError
+from clotho_dev.cluster.kubectl import Kubectl
+from rig import page_objects as objects
+from rig.browser import Tab, open_browser
+from rig.cluster_access import ClusterAccess
+from rig.namespaces import fresh_namespace
+from rig.page_process import clotho_ui
+
+# `make screenshots` keeps them in docs/images.
+IMAGES = os.environ.get("CLOTHO_SCREENSHOTS", "")
+HOSTILE = (
+    "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\x1b[31mred\u202egnp.exe\x00"
+)
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest, kubectl: Kubectl) -> Iterator[str]:
+    """A random one, or the one that the screenshots show."""
+    with fresh_namespace(kubectl, getattr(request, "param", "")) as name:
+        yield name
+
+
+@pytest_asyncio.fixture
+async def tab(tmp_path: Path, address: str) -> AsyncIterator[Tab]:
+    """Closed before the server is: what it complains about is the page's own."""
+    try:
+        async with open_browser(tmp_path / "browser") as opened:
+            await opened.look()
+            yield opened
+            assert opened.problems == []
+    except ClusterError as error:
+        pytest.skip(f"a browser is needed: {error}")
+
+
+@pytest_asyncio.fixture
+async def address(control_plane: ControlPlane, cluster: ClusterAccess) -> AsyncIterator[str]:
+    async with clotho_ui(control_plane.kubeconfig, "--namespace", cluster.namespace) as printed:
+        yield printed
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = Path(IMAGES) if IMAGES else tmp_path / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("namespace", ["research"], indirect=True)
+async def test_every_page_in_light_dark_and_on_a_phone(
+    cluster: ClusterAccess, tab: Tab, address: str, images: Path
+) -> None:
+    await objects.write_all(cluster)
+    run = f"/runs/{cluster.namespace}/gsm8k-8b"
+    await tab.open(address)
+    await tab.until_text("gsm8k-8b-low-rate")
+    assert await tab.evaluate("location.hash") == "", "the key does not stay in the address"
+    await tab.until_text("position 2")
+    await tab.screenshot(images / "page-runs.png")
+    await tab.go("/?phase=Failed")
+    await tab.until("document.querySelectorAll('[data-run]').length === 1")
+    await tab.go(run)
+    await tab.until("document.querySelectorAll('.chart').length > 10 && document.querySelectorAll('.line').length > 12")
+    await tab.screenshot(images / "page-run.png")
+    await tab.look(scheme="dark")
+    await tab.screenshot(images / "page-run-dark.png")
+    await tab.look(width=390, height=844)
+    await tab.until("document.querySelector('.plot svg').clientWidth < 390")
+    assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut on a phone"
+    await tab.screenshot(images / "page-run-phone.png")
+    await tab.look()
+    await tab.go(f"{run}?tab=samples")
+    await tab.until_text("The bakery sold **16** muffins.")
+    await tab.screenshot(images / "page-samples.png")
+    await tab.evaluate("document.querySelector('[aria-label=\"Next group\"]').click()")
+    await tab.until_text("2 of 2")
+    await tab.go(f"{run}?tab=timeline")
+    await tab.until_text("Evaluation of gsm8k at step 400")
+    await tab.go(f"{run}?tab=settings")
+    await tab.until_text(f"clotho run logs gsm8k-8b -n {cluster.namespace}")
+    both = f"run={cluster.namespace}/gsm8k-8b&run={cluster.namespace}/gsm8k-8b-low-rate"
+    await tab.go(f"/compare?{both}")
+    await tab.until("document.querySelector('.chart')?.querySelectorAll('.line').length === 2")
+    await tab.screenshot(images / "page-compare.png")
+    await tab.go("/environments")
+    await tab.until_text("Grade-school word problems")
+    await tab.evaluate("document.querySelector('details').open = true")
+    await tab.screenshot(images / "page-environments.png")
+    await tab.go("/tests")
+    await tab.until_text("56.3 %")
+    await tab.screenshot(images / "page-tests.png")
+
+
+async def test_pages_follow_the_objects(cluster: ClusterAccess, tab: Tab, address: str, images: Path) -> None:
+    """From a run that does not exist yet to its end, with the page open all the time."""
+    await tab.open(address)
+    await tab.until_text("No runs yet.")
+    run = await objects.write_run(
+        cluster, "letters", {"phase": "Starting", "message": "Waiting for the trainer."}, None
+    )
+    await tab.until_text("Starting")
+    await tab.go(f"/runs/{cluster.namespace}/letters")
+    await tab.until_text("Waiting for the trainer.")
+    await tab.until_text("No step yet.")
+    await cluster.patch("trainingruns", "letters", {"status": objects.running(40, 80)}, "/status")
+    await tab.until_text("Training: step 40/80.")
+    await objects.write_history(cluster, run, history_data(objects.history(40)))
+    await tab.until_text("KL divergence")
+    done = objects.running(80, 80, phase="Completed", message="Completed all 80 steps.", completionTime=objects.ago())
+    await cluster.patch("trainingruns", "letters", {"status": done}, "/status")
+    await tab.until_text("Completed all 80 steps.")
+    await tab.until_text("Took")
+
+    await objects.write_run(
+        cluster, "other", objects.running(60, 80), objects.history(60, 2), training={"steps": 80, "batchSize": 16}
+    )
+    await tab.go("/")
+    await tab.until("document.querySelectorAll('[data-run]').length === 2")
+    await tab.evaluate("document.querySelectorAll('[data-run] input').forEach(each => each.click())")
+    await tab.until("document.querySelector('.chosen a')?.click() ?? location.pathname === '/compare'")
+    await tab.until("document.querySelector('.chart')?.querySelectorAll('.line').length === 2")
+    first = await tab.evaluate("document.querySelector('.different tbody th').innerText")
+    assert first == "training.batchSize"
+
+    await cluster.delete("trainingruns", "letters")
+    await tab.until_text(f"There is no run {cluster.namespace}/letters")
+
+
+async def test_hostile_text_stays_text(cluster: ClusterAccess, tab: Tab, address: str) -> None:
+    answers = ((HOSTILE, 1.0, 0.5), ("x" * 900_000, 0.0, -0.5))
+    status = {**objects.running(5, 10), "message": HOSTILE}
+    run = await objects.write_run(cluster, "hostile", status, None)
+    kept = History(samples=(objects.group("newest", 5, answers, prompt=HOSTILE),))
+    await objects.write_history(cluster, run, history_data(kept))
+    log = KeptLog(attempt=1, restarts=0, title="trainer", container="main", text=f"{HOSTILE}\n{'y' * 200_000}")
+    await objects.write_logs(cluster, run, log)
+    await tab.open(address)
+    await tab.until_text("hostile")
+    for page, waited in (("", "onerror"), ("?tab=samples", "2 answers"), ("?tab=logs", "attempt 1")):
+        await tab.go(f"/runs/{cluster.namespace}/hostile{page}")
+        await tab.until_text(waited)
+        await tab.until_text("<script>")
+        text = await tab.evaluate("document.body.innerText")
+        assert "␛[31mred⟨U+202E⟩gnp.exe" in text
+        assert len(text) < 60_000, "what is too long is cut"
+        assert await tab.evaluate("document.querySelectorAll('main img, main script').length") == 0
+    assert "owned" not in await tab.evaluate("document.title")
+    refused = "try { document.body.innerHTML = '<b>x</b>'; 'allowed' } catch (error) { error.name }"
+    assert await tab.evaluate(refused) == "TypeError", "the policy forbids to interpret text at all"
+    tab.problems.clear()  # the line above is reported, as it should be
