@@ -6,6 +6,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from clotho_contract.history import MOST_EVALUATED, Evaluation
+from clotho_contract.progress import LONGEST_NAME
+
+EVALUATIONS_PATH: Final = "/evaluations"
 PROTOCOL_HEADER: Final = "X-Clotho-Protocol"  # a client that sends it understands 429 and Retry-After
 PROTOCOL_HEADERS: Final[Mapping[str, str]] = {PROTOCOL_HEADER: "1"}
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"  # identifies the groups of a request, which may then be sent again
@@ -138,6 +142,22 @@ class ApiStatus(Struct, frozen=True, kw_only=True):
     def connected_count(self) -> int:
         """Older servers list all environments and do not count them."""
         return max(self.environments_connected, len(self.environments))
+
+
+class NewEvaluation(Struct, frozen=True):
+    """`POST /evaluations`: what an environment's evaluation returned."""
+
+    environment: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
+    figures: Annotated[
+        dict[Annotated[str, Meta(max_length=LONGEST_NAME)], float], Meta(min_length=1, max_length=MOST_EVALUATED)
+    ]
+    step: Annotated[Step | None, Meta(description="Of the policy; absent: the run's current step.")] = None
+
+
+class Evaluations(Struct, frozen=True):
+    """`GET /evaluations`: the newest, oldest first."""
+
+    evaluations: tuple[Evaluation, ...] = ()
 
 
 class _Problem(Struct):

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from clotho_contract import untrusted
-from clotho_contract.progress import LARGEST_FIGURE, Count
+from clotho_contract.progress import LARGEST_FIGURE, LONGEST_NAME, MOST_SUMMARIES, Count, EvaluationSummary
 
 PATH: Final = "/history"  # of the trainer's status port
 LOG_KEY: Final = "history"  # of a trainer's last log line: what came after the last fetch
@@ -24,7 +24,6 @@ MOST_SAMPLE_BYTES: Final = 96 * 1024
 MOST_EVALUATIONS: Final = 100
 MOST_EVALUATION_BYTES: Final = 64 * 1024
 MOST_EVALUATED: Final = 32  # figures of one evaluation
-LONGEST_NAME: Final = 128
 
 # The figures of a step that are kept, by the trainer's own names: reward/mean is kept as rewardMean.
 RECORDED: Final = (
@@ -168,6 +167,25 @@ def evaluations_of(evaluations: Iterable[Evaluation]) -> tuple[Evaluation, ...]:
     while len(msgspec.json.encode(ordered)) > MOST_EVALUATION_BYTES:
         ordered = ordered[1 + len(ordered) // 8 :]
     return ordered
+
+
+def summaries(evaluations: Iterable[Evaluation]) -> tuple[EvaluationSummary, ...]:
+    """The newest and the highest value of each figure; of too many figures, those that were evaluated last."""
+    found: dict[tuple[str, str], EvaluationSummary] = {}
+    for each in evaluations:
+        for figure, value in each.figures.items():
+            before = found.pop((each.environment, figure), None)
+            is_best = before is None or value > before.best
+            found[each.environment, figure] = EvaluationSummary(
+                environment=each.environment,
+                figure=figure,
+                step=each.step,
+                value=value,
+                best_step=each.step if before is None or is_best else before.best_step,
+                best=value if before is None or is_best else before.best,
+            )
+    newest = list(found.values())[-MOST_SUMMARIES:]
+    return tuple(sorted(newest, key=lambda each: (each.environment, each.figure)))
 
 
 def shortened(text: str, limit: int = LONGEST_TEXT) -> str:

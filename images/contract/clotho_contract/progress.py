@@ -10,6 +10,8 @@ from clotho_contract import untrusted
 State = Literal["loading", "waiting", "compiling", "training", "saving", "finished"]
 LARGEST_FIGURE: Final = 1e15
 LONGEST_TEXT: Final = 4096
+MOST_SUMMARIES: Final = 16  # figures of evaluations
+LONGEST_NAME: Final = 128
 MOST_MISSING: Final = 64  # ranks that are reported at once
 Count = Annotated[int, Meta(ge=0, le=2**53)]  # what JSON and Prometheus can count exactly
 
@@ -24,6 +26,17 @@ class HistorySample(Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 class CheckpointInfo(Struct, frozen=True, kw_only=True, rename="camel"):
     step: Count
     path: str
+
+
+class EvaluationSummary(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One figure of an environment's evaluations: the newest, and the best so far, which is the highest."""
+
+    environment: str
+    figure: str
+    step: Count
+    value: float
+    best_step: Count
+    best: float
 
 
 class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -48,6 +61,7 @@ class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     checkpoint: CheckpointInfo | None = None
     history: tuple[HistorySample, ...] = ()
     wandb_url: str | None = None
+    evaluations: Annotated[tuple[EvaluationSummary, ...], Meta(max_length=MOST_SUMMARIES)] = ()
 
 
 def encode(progress: Progress) -> bytes:
@@ -68,6 +82,12 @@ def bounded(progress: Progress) -> Progress:
         wandb_url=url if url and len(url) <= LONGEST_TEXT else None,
         waiting_share=_within(progress.waiting_share, most=1.0),
         occupancy=_within(progress.occupancy, most=1.0),
+        evaluations=tuple(
+            each
+            for each in progress.evaluations
+            if max(len(each.environment), len(each.figure)) <= LONGEST_NAME
+            and max(abs(each.value), abs(each.best)) <= LARGEST_FIGURE
+        ),
         history=tuple(
             HistorySample(
                 step=sample.step,

@@ -1,4 +1,4 @@
-"""The last evaluation of a live run's environments, read from their pods through the API server."""
+"""The last evaluation of a run's environments: from its status, or from their pods through the API server."""
 
 import asyncio
 import re
@@ -16,7 +16,10 @@ _MEASURE: Final = re.compile(
 
 
 async def percent_correct(workspace: Workspace, run: dict[str, Any]) -> float | None:
-    """Of the first environment that has one; None where there is none, or no permission to read it."""
+    """Of the first environment that has one, in the run's status or in its pod's metrics; None where there is none."""
+    for each in run.get("status", {}).get("evaluations", ()):
+        if each["figure"].removeprefix("eval/") == "percent_correct":
+            return float(each["value"])
     places = (run.get("status", {}).get("components") or {}).get("environments", ())
     for place in places:
         if place.get("ready") and place.get("pod"):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct, field
 
 from clotho.api.phases import FINISHED_EXPORT_PHASES, FINISHED_PHASES, ExportPhase, Phase
-from clotho_contract.progress import CheckpointInfo, HistorySample
+from clotho_contract.progress import CheckpointInfo, EvaluationSummary, HistorySample
 
 ConditionType = Literal[
     "Accepted",
@@ -278,6 +278,9 @@ class TrainingRunStatus(StatusPart, frozen=True):
     progress: RunProgress | None = None
     history: Annotated[
         tuple[HistorySample, ...], Meta(max_length=10, description="At most ten samples spread over the run.")
+    ] = ()
+    evaluations: Annotated[
+        tuple[EvaluationSummary, ...], Meta(description="Figures of evaluations: the newest and the highest.")
     ] = ()
     components: Components | None = None
     autoscaling: Annotated[

@@ -29,6 +29,20 @@ def marks(batch: list[dict[str, Any]]) -> list[int]:
     return [item["tokens"][0][0] for item in batch]
 
 
+async def test_evaluations_are_kept_and_bounded(api) -> None:
+    await api.register(batch_size=8)
+    evaluation = {"environment": "env", "figures": {"accuracy": 0.123456}, "step": 3}
+    assert await api.post("/evaluations", evaluation) == {"status": "received"}
+    await api.post("/evaluations", {"environment": "env", "figures": {"accuracy": 1}})
+    kept = (await api.get("/evaluations"))["evaluations"]
+    assert [(each["environment"], each["step"], each["figures"]) for each in kept] == [
+        ("env", 3, {"accuracy": 0.1235}),
+        ("env", 0, {"accuracy": 1}),
+    ]
+    for figures in ({}, {"x" * 200: 1}, {str(n): 1 for n in range(33)}, {"accuracy": "high"}):
+        assert "detail" in await api.post("/evaluations", {"environment": "env", "figures": figures}, status=422)
+
+
 async def test_register_send_and_fetch_a_batch(api) -> None:
     assert await api.get("/") == {"message": "AtroposLib API"}
     assert await api.get("/info") == {"batch_size": -1, "max_token_len": -1}

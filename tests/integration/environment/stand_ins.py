@@ -74,6 +74,7 @@ class ApiServerStandIn(StandIn):
     groups: list[dict[str, Any]] = field(default_factory=list)
     registrations: list[dict[str, Any]] = field(default_factory=list)
     known: set[int] = field(default_factory=set)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
     deregistrations: list[int] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)  # of each group, as often as it was sent
     answers_to_lose: int = 0
@@ -91,6 +92,7 @@ class ApiServerStandIn(StandIn):
         app.router.add_get("/status-env", self._status_env)
         app.router.add_post("/register-env", self._register)
         app.router.add_post("/disconnect-env", self._disconnect)
+        app.router.add_post("/evaluations", self._evaluated)
         app.router.add_post("/scored_data", self._scored)
         app.router.add_post("/scored_data_list", self._scored)
 
@@ -124,6 +126,10 @@ class ApiServerStandIn(StandIn):
     async def _disconnect(self, request: web.Request) -> web.Response:
         self.deregistrations.append((await request.json())["env_id"])
         return web.json_response({"status": "success"})
+
+    async def _evaluated(self, request: web.Request) -> web.Response:
+        self.evaluations.append(await request.json())
+        return web.json_response({"status": "received"})
 
     async def _scored(self, request: web.Request) -> web.Response:
         body = await request.read()

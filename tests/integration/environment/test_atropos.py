@@ -15,7 +15,7 @@ from rig.trajectory_servers import ToolUnavailableError, atropos_python
 
 LETTERS = ENVIRONMENTS / "atropos_letters.py"
 CHAT = ENVIRONMENTS / "atropos_chat.py"
-CONFIG = {"group_size": 4, "ensure_scores_are_not_same": False}
+CONFIG = {"group_size": 4, "ensure_scores_are_not_same": False, "steps_per_eval": 5, "min_items_sent_before_logging": 0}
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,9 @@ async def test_environment_survives_an_outage_and_reaches_the_last_step(tmp_path
     assert group["generation_params"] == {"policy_version": 3}
     assert {len(field[0]) for field in (group["tokens"], group["masks"], group["inference_logprobs"])} == {10}
     assert api_server.deregistrations == [len(api_server.registrations)]
+    evaluated = {tuple(each["figures"].items()) for each in api_server.evaluations}
+    assert evaluated == {(("accuracy", 0.5),), (("eval/percent_correct", 0.75),)}
+    assert {each["environment"] for each in api_server.evaluations} == {"env"}
     assert TOKEN not in running.log
     assert len(running.log.splitlines()) < 40, "twenty lines a second are not for people"
 

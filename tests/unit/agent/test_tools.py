@@ -192,6 +192,15 @@ async def test_status_has_the_numbers_and_the_processes(api: FakeApi, tools: Too
     assert answer["wandb_url"] is None, "the run does not report there"
 
 
+async def test_evaluation_of_a_finished_run_is_read_from_its_status(api: FakeApi, tools: Toolbox) -> None:
+    running(
+        api,
+        phase="Completed",
+        evaluations=[{"figure": "loss", "value": 9}, {"figure": "eval/percent_correct", "value": 0.75}],
+    )
+    assert (await tools.check_status("echo-1"))["metrics"]["eval_percent_correct"] == 0.75
+
+
 async def test_the_time_of_a_finished_run_stands_still(api: FakeApi, tools: Toolbox) -> None:
     running(api, phase="Completed", completionTime=(NOW - timedelta(minutes=30)).isoformat())
     assert (await tools.check_status("echo-1"))["running_time_minutes"] == 60.0

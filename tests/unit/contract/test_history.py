@@ -87,3 +87,18 @@ def test_what_a_trainer_made_up_is_bounded_when_it_is_read() -> None:
         history.decode(b'{"series": {"steps": [-1]}}')
     with pytest.raises(msgspec.MsgspecError):
         history.decode(b'{"series": ' + b"[" * 5000 + b"]" * 5000 + b"}")
+
+
+def test_the_newest_and_the_highest_value_of_each_figure_are_summed_up() -> None:
+    values = [(1, 0.2), (2, 0.9), (3, 0.5)]
+    found = history.summaries(
+        Evaluation(step=step, time=str(step), environment="sums", figures={"accuracy": value}) for step, value in values
+    )
+    assert [(each.figure, each.step, each.value, each.best_step, each.best) for each in found] == [
+        ("accuracy", 3, 0.5, 2, 0.9)
+    ]
+
+
+def test_only_the_last_figures_of_very_many_are_summed_up() -> None:
+    many = [Evaluation(step=1, time=str(n), environment="e", figures={f"f{n:03}": 1.0}) for n in range(100)]
+    assert [each.figure for each in history.summaries(many)] == [f"f{n:03}" for n in range(84, 100)]

@@ -22,6 +22,7 @@ class MemoryServer:
     def __init__(self, refusal: Exception | None = None) -> None:
         self.groups: list[Group] = []
         self.is_registered = False
+        self.evaluations: list[tuple[int, dict[str, float]]] = []
         self.deregistrations = 0
         self.refusal = refusal
         self.room = asyncio.Event()
@@ -40,6 +41,9 @@ class MemoryServer:
 
     async def current_step(self) -> int:
         return len(self.groups)
+
+    async def report_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
+        self.evaluations.append((step, dict(figures)))
 
     async def disconnect(self) -> None:
         self.deregistrations += 1
@@ -336,6 +340,7 @@ async def test_evaluation_runs_when_the_step_passes_a_multiple(caplog):
     assert "no evaluation data" in caplog.text
     value = telemetry.registry.get_sample_value("clotho_environment_evaluation", {"measure": "accuracy"})
     assert value == 0.25
+    assert [figures for _, figures in server.evaluations] == [{"accuracy": 0.25}] * (len(seen) - 1)
 
 
 async def test_health_and_readiness(monkeypatch):

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from clotho_contract.config import Endpoints, RunConfig, RunIdentity
+from clotho_contract.history import Evaluation
 from clotho_contract.progress import State
 from clotho_contract.settings import Checkpoint, Model, Training
 from clotho_contract.trajectory import GenerationParams, ScoredGroup
@@ -93,6 +94,9 @@ class Source:
 
     async def environment_names(self, ids: Collection[int]) -> Mapping[int, str]:
         return {7: "letters"}
+
+    async def evaluations(self) -> Sequence[Evaluation]:
+        return ()
 
     async def checkpointed(self, step: int) -> None: ...
 
@@ -257,3 +261,22 @@ async def test_a_training_leaves_curves_and_samples(tmp_path: Path) -> None:
     assert (newest.step, newest.environment, newest.version, newest.prompt) == (2, "letters", 0, "[1]")
     assert [(answer.text, answer.reward) for answer in newest.answers] == [("[2]", 0.0), ("[3]", 1.0)]
     assert newest.answers[0].advantage == pytest.approx(-0.7071, abs=1e-3)
+
+
+class Evaluated(Source):
+    async def evaluations(self) -> Sequence[Evaluation]:
+        return [Evaluation(step=1, time="2026-01-01T00:00:00Z", environment="letters", figures={"accuracy": 0.5})]
+
+
+async def test_evaluations_are_reported_once(tmp_path: Path) -> None:
+    board, logged = Board(2, stall_seconds=60), list[Evaluation]()
+    tracker: Any = SimpleNamespace(log=lambda *_: None, wants_samples=lambda _: False, log_evaluation=logged.append)
+    checkpoints = Checkpoints(tmp_path, keep=1, run=CONFIG.run.id)
+    with ThreadPoolExecutor(1) as executor:
+        loop = TrainingLoop(CONFIG, lambda: 2, Backend(board), Evaluated(), checkpoints, board, tracker, executor)
+        await loop.run(asyncio.Event())
+    assert [each.figures for each in logged] == [{"accuracy": 0.5}]
+    assert [(each.environment, each.figure, each.best) for each in board.progress.evaluations] == [
+        ("letters", "accuracy", 0.5)
+    ]
+    assert board.recorder.fetch().evaluations == tuple(logged)

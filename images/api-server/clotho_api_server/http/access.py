@@ -35,6 +35,7 @@ ALLOWED: Final[Mapping[str, frozenset[Role]]] = {
     "/status-env": _SUBMITS,
     "/scored_data": _SUBMITS,
     "/scored_data_list": _SUBMITS,
+    "/evaluations": _ANY,
     "/register": _TRAINS,
     "/batch": _TRAINS,
     "/lease": _TRAINS,

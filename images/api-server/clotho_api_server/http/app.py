@@ -12,12 +12,14 @@ from clotho_api_server.http.access import Access, Handler
 from clotho_api_server.http.answers import answer
 from clotho_api_server.http.batches import Batches
 from clotho_api_server.http.cors import allow_origins
+from clotho_api_server.http.evaluations import Evaluations
 from clotho_api_server.http.information import Information
 from clotho_api_server.http.intake import Intake
 from clotho_api_server.http.openapi import document
 from clotho_api_server.http.registration import Registration
 from clotho_api_server.refusals import RefusalError
 from clotho_api_server.state.service import Service, ServiceSettings
+from clotho_contract.api_protocol import EVALUATIONS_PATH
 from clotho_contract.serving import add_health_routes
 
 log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ def create_app(
 
 def add_routes(app: web.Application, service: Service) -> None:
     registration, information = Registration(service), Information(service)
-    intake, batches = Intake(service), Batches(service)
+    intake, batches, evaluations = Intake(service), Batches(service), Evaluations(service)
 
     async def openapi(_: web.Request) -> web.Response:
         return answer(document())
@@ -66,6 +68,8 @@ def add_routes(app: web.Application, service: Service) -> None:
             web.get("/reset_data", registration.reset),
             web.post("/scored_data", intake.scored_data),
             web.post("/scored_data_list", intake.scored_data_list),
+            web.get(EVALUATIONS_PATH, evaluations.listed),
+            web.post(EVALUATIONS_PATH, evaluations.add),
             web.get("/batch", batches.plain, allow_head=False),
             web.post("/lease", batches.lease),
             web.post("/lease/{id}/renew", batches.renew),

@@ -17,7 +17,9 @@ from clotho_contract.api_protocol import (
     EnvIdentifier,
     EnvRegistered,
     EnvStatus,
+    Evaluations,
     LeaseRequest,
+    NewEvaluation,
     Register,
     Registered,
     RegisterEnv,
@@ -102,6 +104,8 @@ OPERATIONS: Final = (
     Operation("post", "/lease/{id}/ack", "The batch is trained and made this step.", AtStep, CurrentStep, (409,)),
     Operation("post", "/lease/{id}/release", "The batch goes back to the queue.", None, None, (409,)),
     Operation("post", "/checkpointed", "A checkpoint holds all steps up to this one.", AtStep),
+    Operation("post", "/evaluations", "What an environment's evaluation returned.", NewEvaluation),
+    Operation("get", "/evaluations", "The newest of them, oldest first.", answer=Evaluations),
     Operation("get", "/reset_data", "Delete everything; needs the administrator's token.", None, None, (403,)),
 )
 

@@ -115,7 +115,7 @@ class Ledger:
         if resized:
             self._dissolve_returned()
         self._registration = request
-        self._note("registration", msgspec.json.encode(request))
+        self.note("registration", msgspec.json.encode(request))
         self._set_step(request.starting_step)
         return uuid.uuid4().int
 
@@ -125,7 +125,7 @@ class Ledger:
             raise ConflictError("no trainer is registered: POST /register first")
         if not self._started:
             self._started = True
-            self._note("started", 1)
+            self.note("started", 1)
 
     def register_environment(self, request: RegisterEnv) -> EnvRegistered:
         if self._registration is None:
@@ -468,9 +468,12 @@ class Ledger:
 
     def _set_step(self, step: int) -> None:
         self._step = step
-        self._note("step", step)
+        self.note("step", step)
 
-    def _note(self, name: str, value: bytes | int) -> None:
+    def fact(self, name: str) -> bytes | None:
+        return next((row[0] for row in self._db.execute("SELECT value FROM facts WHERE name = ?", (name,))), None)
+
+    def note(self, name: str, value: bytes | int) -> None:
         self._db.execute("INSERT OR REPLACE INTO facts (name, value) VALUES (?, ?)", (name, value))
 
 

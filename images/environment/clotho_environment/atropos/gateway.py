@@ -3,24 +3,30 @@
 import asyncio
 import hashlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import aiohttp
 import msgspec
 from aiohttp import web
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from clotho_contract.api_protocol import (
+    EVALUATIONS_PATH,
     PROTOCOL_HEADERS,
     CurrentStep,
     EnvIdentifier,
     EnvRegistration,
+    NewEvaluation,
+    Step,
     refusal_detail,
 )
+from clotho_contract.history import MOST_EVALUATED
 from clotho_contract.names import POLICY_VERSION_HEADER
+from clotho_contract.progress import LONGEST_NAME
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_contract.untrusted import decode
 from clotho_environment.atropos.scored import Scored
@@ -42,12 +48,27 @@ _NO_HEADERS: Final[Mapping[str, str]] = {}
 _PASSED_ON: Final = ("Content-Type", POLICY_VERSION_HEADER)
 
 
+class Reported(Struct, frozen=True):
+    """An evaluation as the environment reports it."""
+
+    figures: Annotated[dict[Annotated[str, Meta(max_length=LONGEST_NAME)], float], Meta(max_length=MOST_EVALUATED)]
+    step: Step | None = None
+
+
 class Gateway:
     """The child uses `api_server` and `inference` as its addresses."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, telemetry: Telemetry, *, inference: Sequence[str], api_server: str
+        self,
+        session: aiohttp.ClientSession,
+        telemetry: Telemetry,
+        *,
+        inference: Sequence[str],
+        api_server: str,
+        environment: str = "",
     ) -> None:
+        """`environment` is its name in the run; without one, evaluations go to the metrics alone."""
+        self._environment = environment
         self._session = session
         self._telemetry = telemetry
         self._api_server = api_server.rstrip("/")
@@ -96,6 +117,7 @@ class Gateway:
         app.router.add_get("/api/status-env", self._status)
         app.router.add_post("/api/scored_data", self._scored)
         app.router.add_post("/api/scored_data_list", self._scored)
+        app.router.add_post("/api" + EVALUATIONS_PATH, self._evaluated)
         app.router.add_post("/inference/generate", self._generate)
         app.router.add_route("*", "/{side:api|inference}/{path:.*}", self._pass_on)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
@@ -184,6 +206,21 @@ class Gateway:
         for group in groups:
             self._telemetry.sent(group.scores, group.tokens, group.version)
         return answer.respond()
+
+    async def _evaluated(self, request: web.Request) -> web.Response:
+        """From `launch.py`, which does not have the environment's name in the run."""
+        try:
+            found = decode(await request.read(), Reported)
+        except msgspec.MsgspecError as error:
+            return web.json_response({"detail": str(error)}, status=422)
+        figures = {name: value for name, value in found.figures.items() if math.isfinite(value)}
+        if not figures:
+            return web.json_response({})
+        self._telemetry.evaluated(figures)
+        if not self._environment:
+            return web.json_response({})
+        body = NewEvaluation(environment=self._environment, figures=figures, step=found.step)
+        return (await self._send("api", "POST", EVALUATIONS_PATH, msgspec.json.encode(body))).respond()
 
     def _count_refusal(self, answer: "_Answer") -> None:
         self._telemetry.count("refused")

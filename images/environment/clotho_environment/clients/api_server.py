@@ -11,14 +11,18 @@ import aiohttp
 import msgspec
 
 from clotho_contract.api_protocol import (
+    EVALUATIONS_PATH,
     IDEMPOTENCY_HEADER,
     PROTOCOL_HEADERS,
     CurrentStep,
     EnvIdentifier,
     EnvRegistration,
+    NewEvaluation,
     RegisterEnv,
     refusal_detail,
 )
+from clotho_contract.history import MOST_EVALUATED
+from clotho_contract.progress import LONGEST_NAME
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_contract.termination import Reason
 from clotho_contract.untrusted import decode
@@ -30,6 +34,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+_LOST: Final = (TransientError, aiohttp.ClientError, TimeoutError)
 _UNKNOWN: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 
 
@@ -100,6 +105,16 @@ class ApiServer:
         answer = await self._call_registered("GET", "/status-env", _identify)
         return _decode(answer, CurrentStep).current_step
 
+    async def report_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
+        """Best effort, as evaluations are: an older server does not take them."""
+        kept = dict(list(figures.items())[:MOST_EVALUATED])
+        body = NewEvaluation(environment=self._registration.desired_name[:LONGEST_NAME], figures=kept, step=step)
+        try:
+            await self._call_once("POST", EVALUATIONS_PATH, msgspec.json.encode(body))
+        except (*_LOST, _UnknownEnvironmentError, ApiServerRefusedError) as error:
+            problem = str(error) or "it has no such route"
+            log.warning("the API server did not take the evaluation of step %d: %s", step, problem)
+
     async def disconnect(self) -> None:
         """Best effort: the server would find out by itself, only later."""
         if self._env_id is None:
@@ -108,13 +123,7 @@ class ApiServer:
         try:
             async with asyncio.timeout(5):
                 await self._call_once("POST", "/disconnect-env", body)
-        except (
-            aiohttp.ClientError,
-            TimeoutError,
-            TransientError,
-            _UnknownEnvironmentError,
-            ApiServerRefusedError,
-        ) as error:
+        except (*_LOST, _UnknownEnvironmentError, ApiServerRefusedError) as error:
             log.warning("failed to deregister from the API server: %s", error)
 
     async def _call_registered(
@@ -138,7 +147,7 @@ class ApiServer:
     async def _call(self, method: str, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> bytes:
         answer = await retrying(
             lambda: self._call_once(method, path, body, headers),
-            on=(TransientError, aiohttp.ClientError, TimeoutError),
+            on=_LOST,
             before_wait=self._mark_unreachable,
         )
         self._is_reachable = True

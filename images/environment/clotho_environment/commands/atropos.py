@@ -49,7 +49,13 @@ async def serve_atropos(
     telemetry = Telemetry()
     async with open_session(token) as session:
         endpoints = run.endpoints
-        gateway = Gateway(session, telemetry, inference=endpoints.policy_urls, api_server=endpoints.api_server)
+        gateway = Gateway(
+            session,
+            telemetry,
+            inference=endpoints.policy_urls,
+            api_server=endpoints.api_server,
+            environment=place.name,
+        )
         async with (
             gateway.listening(),
             status_server(port, healthy=gateway.unhealthy, ready=gateway.unready, registry=telemetry.registry),

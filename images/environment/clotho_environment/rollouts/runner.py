@@ -279,3 +279,4 @@ class Runner:
             return
         self._telemetry.evaluated(finite)
         log.info("evaluation at step %d", step, extra={"step": step, "evaluation": finite})
+        await self._api_server.report_evaluation(step, finite)

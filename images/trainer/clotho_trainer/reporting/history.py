@@ -155,8 +155,15 @@ class Recorder:
                 log.warning("%s cannot be written, so steps are missing in it: %s", self._file, error)
             self._has_warned = True
 
-    def evaluated(self, evaluations: Sequence[Evaluation]) -> None:
-        self._evaluations = evaluations_of((*self._evaluations, *evaluations))
+    def evaluated(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+        """Keeps them, and returns those that are new."""
+        new = [each for each in evaluations if each not in self._evaluations]
+        self._evaluations = evaluations_of((*self._evaluations, *new))
+        return new
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        return self._evaluations
 
     def fetch(self) -> History:
         """Everything, for a reader that keeps it."""

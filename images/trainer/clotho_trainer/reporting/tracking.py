@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from clotho_contract.config import RunConfig
+from clotho_contract.history import Evaluation
 from clotho_contract.settings import Wandb
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class Tracker(Protocol):
 
     def wants_samples(self, step: int) -> bool: ...
 
+    def log_evaluation(self, evaluation: Evaluation) -> None: ...
+
     def finish(self, exit_code: int) -> None: ...
 
 
@@ -40,6 +43,9 @@ class Untracked:
 
     def wants_samples(self, step: int) -> bool:
         return False
+
+    def log_evaluation(self, evaluation: Evaluation) -> None:
+        pass
 
     def finish(self, exit_code: int) -> None:
         pass
@@ -66,6 +72,10 @@ class WandbTracker:
             self._run.log(entry)
         except Exception as error:
             log.warning("Weights & Biases did not take step %d: %s", step, error)
+
+    def log_evaluation(self, evaluation: Evaluation) -> None:
+        named = {f"evaluation/{evaluation.environment}/{name}": value for name, value in evaluation.figures.items()}
+        self.log(evaluation.step, named, ())
 
     def finish(self, exit_code: int) -> None:
         try:

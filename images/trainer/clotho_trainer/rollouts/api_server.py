@@ -11,9 +11,11 @@ import aiohttp
 import msgspec
 
 from clotho_contract.api_protocol import (
+    EVALUATIONS_PATH,
     PROTOCOL_HEADERS,
     ApiStatus,
     AtStep,
+    Evaluations,
     LeasedBatch,
     LeaseRequest,
     Register,
@@ -21,6 +23,7 @@ from clotho_contract.api_protocol import (
     refused_fields,
 )
 from clotho_contract.config import RunConfig
+from clotho_contract.history import Evaluation
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_trainer.failures import TrainerError
 
@@ -70,6 +73,10 @@ class ApiServer:
     async def status(self) -> ApiStatus:
         _, body = await self._request("GET", "/status")
         return msgspec.json.decode(body, type=ApiStatus)
+
+    async def evaluations(self) -> tuple[Evaluation, ...]:
+        _, body = await self._request("GET", EVALUATIONS_PATH)
+        return msgspec.json.decode(body, type=Evaluations).evaluations
 
     async def register(self, config: RunConfig, checkpoints: str, step: int, *, discards_state: bool = False) -> None:
         wandb = config.wandb

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
 
 from clotho_contract.config import RunConfig
+from clotho_contract.history import Evaluation
 from clotho_contract.progress import State
 from clotho_contract.trajectory import ScoredGroup
 from clotho_trainer.failures import TrainerError
@@ -37,6 +38,7 @@ class LeaseSource:
         self._checkpoints = checkpoints
         self._unacknowledged: set[bytes] = set()  # trained batches whose lease was lost: never train them twice
         self._names: dict[int, str] = {}
+        self._has_evaluations = True
         self._confirmed = 0  # the last step that the server knows of
 
     async def prepare(self) -> None:
@@ -75,6 +77,16 @@ class LeaseSource:
                 connected = ()
             self._names |= dict.fromkeys(ids, "") | {each.id: each.name for each in connected}
         return self._names
+
+    async def evaluations(self) -> Sequence[Evaluation]:
+        if not self._has_evaluations:
+            return ()
+        try:
+            return await self._api.evaluations()
+        except (TrainerError, msgspec.MsgspecError) as error:
+            log.warning("evaluations are not known: %s", error)
+            self._has_evaluations = False  # an older server
+            return ()
 
     async def checkpointed(self, step: int) -> None:
         await self._api.checkpointed(step)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import structs
 
 from clotho_contract.config import RunConfig
+from clotho_contract.history import summaries
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.reporting.board import Board
@@ -26,6 +27,8 @@ from clotho_trainer.training.schedule import learning_rate
 from clotho_trainer.training.source import Delivery, Source
 
 log = logging.getLogger(__name__)
+
+_EVALUATION_SECONDS = 10.0
 
 Result = TypeVar("Result")
 
@@ -52,6 +55,7 @@ class TrainingLoop:
         self._executor = executor
         self._saved = backend.version
         self._last_step_ended = time.monotonic()
+        self._evaluated_at = 0.0
         self._show_total()
 
     @property
@@ -63,6 +67,7 @@ class TrainingLoop:
     async def run(self, stop: asyncio.Event) -> Termination:
         while self._goes_on(stop):
             await self._train_to_total(stop)
+            await self._take_evaluations(is_due=not stop.is_set())
             await self._save(stop)
             await self._follow_wanted_steps()  # they may have been raised meanwhile
         step, total = self._backend.version, self._total
@@ -81,6 +86,7 @@ class TrainingLoop:
             delivery = await self._source.take(stop, self._backend.version)
             if delivery is not None:
                 await self._train(delivery)
+                await self._take_evaluations()
                 if self._is_due(delivery):
                     await self._save(stop)
             await self._follow_wanted_steps()
@@ -89,6 +95,18 @@ class TrainingLoop:
     def _is_due(self, delivery: Delivery) -> bool:
         checkpoint = self._config.training.checkpoint
         return self._backend.version % checkpoint.every_steps == 0 or (checkpoint.every_epoch and delivery.ends_epoch)
+
+    async def _take_evaluations(self, *, is_due: bool = False) -> None:
+        """Now and then: they are rare, and steps may be quick."""
+        if not is_due and time.monotonic() - self._evaluated_at < _EVALUATION_SECONDS:
+            return
+        self._evaluated_at = time.monotonic()
+        recorder = self._board.recorder
+        new = recorder.evaluated(await self._source.evaluations())
+        for evaluation in new:
+            self._tracker.log_evaluation(evaluation)
+        if new:
+            self._board.update(evaluations=summaries(recorder.evaluations))
 
     def _show_total(self) -> None:
         self._board.update(total_steps=self._total, configured_steps=self._config.training.steps)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clotho_contract.config import RunConfig
+from clotho_contract.history import Evaluation
 from clotho_contract.progress import State
 from clotho_contract.trajectory import ScoredGroup
 from clotho_trainer.training.backend import Backend
@@ -63,6 +64,9 @@ class Source(Protocol):
 
     async def environment_names(self, ids: Collection[int]) -> Mapping[int, str]:
         """Of the environments that groups came from; those that are not known are missing."""
+
+    async def evaluations(self) -> Sequence[Evaluation]:
+        """What the environments have reported so far: the newest, oldest first."""
 
     async def checkpointed(self, step: int) -> None: ...
 

@@ -131,6 +131,8 @@ async def status(options: argparse.Namespace, workspace: Workspace) -> int:
     run = await find_run(workspace, options.name)
     rewards = rewards_of(run)
     lines = view.live_view(run, list(rewards.values()), view.elapsed_seconds(run), page_width())
+    if evaluations := view.evaluation_lines(run):
+        lines += ["", *evaluations]
     if conditions := run.get("status", {}).get("conditions"):
         lines += ["", *map(view.condition_line, conditions)]
     output.show(options.output, run, lines)

@@ -136,6 +136,17 @@ def _component_row(part: Mapping[str, Any], state: str) -> list[str]:
     return [part["name"], state, ready, str(part.get("restarts", 0)), part.get("pod", "")]
 
 
+def evaluation_lines(run: Run) -> list[str]:
+    rows = [_evaluation_row(each) for each in run.get("status", {}).get("evaluations", ())]
+    header = ["EVALUATION", "FIGURE", "NEWEST", "STEP", "HIGHEST", "STEP"]
+    return [f"  {line}" for line in table(header, rows)] if rows else []
+
+
+def _evaluation_row(each: Mapping[str, Any]) -> list[str]:
+    newest, highest = f"{each['value']:.4g}", f"{each['best']:.4g}"
+    return [each["environment"], each["figure"], newest, str(each["step"]), highest, str(each["bestStep"])]
+
+
 def condition_line(condition: Mapping[str, Any]) -> str:
     message = f": {condition['message']}" if condition.get("message") else ""
     return f"  {condition['type']}={condition['status']}  {condition['reason']}{message}"

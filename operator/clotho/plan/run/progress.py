@@ -8,7 +8,7 @@ from typing import Final
 from clotho.api.status import Results, RunProgress
 from clotho.plan.run.situation import Situation
 from clotho.render.objects import trainer_claim_name
-from clotho_contract.progress import CheckpointInfo, HistorySample, Progress
+from clotho_contract.progress import CheckpointInfo, EvaluationSummary, HistorySample, Progress
 
 HISTORY_LIMIT: Final = 10
 LONGEST_ETA: Final = 10 * 365 * 86400  # seconds; more is a trainer's mistake
@@ -137,6 +137,12 @@ def checkpoint(situation: Situation) -> CheckpointInfo | None:
     if report is not None and situation.has_read_checkpoint:
         known = [each for each in known if each.step <= report.step]
     return max(known, key=lambda each: each.step, default=None)
+
+
+def evaluations(situation: Situation) -> tuple[EvaluationSummary, ...]:
+    """A trainer that has just been started has not asked for them yet."""
+    report = situation.progress
+    return (report.evaluations if report is not None else ()) or situation.run.status.evaluations
 
 
 def wandb_url(situation: Situation) -> str:

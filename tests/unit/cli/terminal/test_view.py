@@ -36,6 +36,13 @@ def test_live_view_shows_phase_progress_reward_and_components() -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_evaluations_are_a_table_of_newest_and_highest() -> None:
+    each = {"environment": "sums", "figure": "accuracy", "value": 0.5, "step": 30, "best": 0.75, "bestStep": 20}
+    lines = view.evaluation_lines({"status": {"evaluations": [each]}})
+    assert lines[1].split() == ["sums", "accuracy", "0.5", "30", "0.75", "20"]
+    assert view.evaluation_lines(RUN) == []
+
+
 def test_a_run_without_status_waits_for_the_operator() -> None:
     lines = view.live_view({"metadata": {"name": "new"}}, [], elapsed=0)
     assert lines[:2] == ["new  Pending  0 s", "Waiting for the operator."]

@@ -11,7 +11,7 @@ from clotho.api.training_run import UnreadableRun, parse
 from clotho.plan.model import ObjectKey, Observed, Probe, QueueStatus, Refusal
 from clotho.plan.run.plan import plan
 from clotho.plan.run.progress import spread
-from clotho_contract.progress import HistorySample
+from clotho_contract.progress import EvaluationSummary, HistorySample
 from unit.plan.kstatus import kstatus
 from unit.plan.run.world import START, World, minimal_spec, running_world, stamp
 
@@ -50,6 +50,19 @@ def test_progress_is_written_at_most_every_thirty_seconds() -> None:
     reached = world.now_status.progress.step
     assert 25 <= reached <= 30
     assert world.now_status.message == f"Training: step {reached}/100."
+
+
+def test_evaluations_reach_the_status_and_stay_there() -> None:
+    world = running_world()
+    found = EvaluationSummary(environment="letters", figure="accuracy", step=5, value=0.5, best_step=5, best=0.5)
+    world.make_progress(5, evaluations=(found,))
+    world.advance(31)
+    world.settle()
+    assert world.now_status.evaluations == (found,)
+    world.make_progress(6)
+    world.advance(31)
+    world.settle()
+    assert world.now_status.evaluations == (found,), "a trainer that was restarted has none yet"
 
 
 def test_a_step_that_compiles_first_differs_from_one_that_hangs() -> None:

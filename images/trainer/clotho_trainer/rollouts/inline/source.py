@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from clotho_contract.config import RunConfig
+from clotho_contract.history import Evaluation
 from clotho_contract.inline import Inline
 from clotho_contract.progress import State
 from clotho_contract.trajectory import IGNORE_INDEX, NO_LOGPROB, GenerationParams, Override, ScoredGroup
@@ -86,6 +87,9 @@ class InlineSource:
 
     async def environment_names(self, ids: Collection[int]) -> Mapping[int, str]:
         return {}
+
+    async def evaluations(self) -> Sequence[Evaluation]:
+        return ()
 
     async def checkpointed(self, step: int) -> None:
         """There is no API server to report it to."""
