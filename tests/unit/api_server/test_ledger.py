@@ -11,14 +11,12 @@ from msgspec import structs
 
 from clotho_api_server.parsing.groups import Group
 from clotho_api_server.refusals import ConflictError, FullError, InvalidError, UnknownError
-from clotho_api_server.state import evaluations
 from clotho_api_server.state.ledger import LEASES_REMEMBERED, RECEIPTS_REMEMBERED, Ledger
 from clotho_api_server.state.outcomes import Leased
 from clotho_api_server.state.schema import FormatError, prepare
 from clotho_api_server.state.segments import Place, Segments
 from clotho_api_server.state.shares import Limits
 from clotho_contract.api_protocol import Register, RegisterEnv
-from clotho_contract.history import Evaluation
 
 Make = Callable[..., Ledger]
 
@@ -500,9 +498,3 @@ def test_a_trainer_may_discard_a_state_that_is_older_than_its_own(make: Make) ->
     state = ledger.snapshot()
     assert (state.step, state.queue_groups, state.leased_batches, state.retained_bytes) == (400, 0, 0, 0)
     assert same_after_reload(ledger)
-
-
-def test_evaluations_survive_a_restart(make: Make) -> None:
-    evaluation = Evaluation(step=5, time="2026-01-01T00:00:00Z", environment="env", figures={"accuracy": 0.5})
-    evaluations.add(make(), evaluation)
-    assert evaluations.known(make()) == (evaluation,)
