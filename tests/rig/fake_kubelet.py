@@ -27,8 +27,8 @@ class FakeKubelet:
     `may_bind(pod)`: whether there is a node for it. `may_finish(pod)`: whether a pod that is being deleted may end now.
     """
 
-    def __init__(self, cluster: ClusterAccess) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: ClusterAccess, pause_seconds: float = 0.06) -> None:
+        self._cluster, self._pause_seconds = cluster, pause_seconds
         self._node = f"fake-{cluster.namespace}"
         self.binds = True
         self.makes_ready = True
@@ -74,7 +74,7 @@ class FakeKubelet:
             for pod in pods:
                 with contextlib.suppress(ApiError):  # the operator was faster; look again
                     await self._tend(pod)
-            await asyncio.sleep(0.06)
+            await asyncio.sleep(self._pause_seconds)
 
     async def _tend(self, pod: Body) -> None:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]

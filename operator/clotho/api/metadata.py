@@ -6,10 +6,15 @@ from datetime import datetime
 from msgspec import Struct, field
 
 
-class OwnerReference(Struct, frozen=True, kw_only=True):
+class OwnerReference(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Garbage collection follows only one whose every field is right."""
+
+    api_version: str = ""
     uid: str = ""
     kind: str = ""
     name: str = ""
+    controller: bool = False
+    block_owner_deletion: bool = False
 
 
 class Metadata(Struct, frozen=True, kw_only=True, rename="camel"):

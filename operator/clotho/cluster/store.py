@@ -270,7 +270,7 @@ def _seen(item: Child | SecretChild) -> ObjectSeen:
         created_at=metadata.creation_timestamp or datetime.now(UTC),
         fingerprint=metadata.annotations.get(FINGERPRINT_ANNOTATION, ""),
         labels=metadata.labels,
-        owner_uids=tuple(owner.uid for owner in metadata.owner_references),
+        owners=metadata.owner_references,
         spec=item.spec if isinstance(item, Child) else {},
         is_terminating=metadata.is_being_deleted,
     )

@@ -15,7 +15,7 @@ def repair(key: ObjectKey, rendered: Manifest, objects: Mapping[ObjectKey, Objec
 
 
 def has_drifted(seen: ObjectSeen, rendered: Manifest) -> bool:
-    return not is_marked(seen.labels, seen.owner_uids, rendered["metadata"]) or any(
+    return not is_marked(seen.labels, seen.owners, rendered["metadata"]) or any(
         _differs(name, seen.spec.get(name), value) for name, value in rendered["spec"].items()
     )
 

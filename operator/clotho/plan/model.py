@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 from msgspec import Struct, field
 
 from clotho.api.environment import AnyEnvironment
+from clotho.api.metadata import OwnerReference
 from clotho.api.training_policy import AnyPolicy
 from clotho.plan.pods import Pod
 from clotho.plan.workloads import KueueSeen
@@ -50,7 +51,7 @@ class ObjectSeen(Struct, frozen=True, kw_only=True):
     created_at: datetime
     fingerprint: str = ""  # the value of FINGERPRINT_ANNOTATION
     labels: Mapping[str, str] = field(default_factory=dict)
-    owner_uids: tuple[str, ...] = ()
+    owners: tuple[OwnerReference, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
     contents: str = ""  # of a run's Secret: digest of the config file,
     has_tokens: bool = True  # whether every token is there,

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clotho.api.metadata import Metadata
+import msgspec
+
+from clotho.api.metadata import Metadata, OwnerReference
 from clotho.api.names import ATTEMPT_LABEL, RESTARTS_LABEL, UID_LABEL
 
 Manifest = dict[str, Any]
@@ -24,21 +26,30 @@ def owner_in_words(found: Metadata) -> str:
     return f"has neither an owner nor the label {UID_LABEL} that it would have"
 
 
-def is_marked(labels: Mapping[str, str], owner_uids: Iterable[str], rendered: Manifest) -> bool:
+def is_marked(labels: Mapping[str, str], owners: Iterable[OwnerReference], rendered: Manifest) -> bool:
     """Whether an object has the labels and the owner of this metadata."""
-    owners = {owner["uid"] for owner in rendered.get("ownerReferences", ())}
-    return rendered["labels"].items() <= labels.items() and owners <= set(owner_uids)
+    return rendered["labels"].items() <= labels.items() and set(owners_in(rendered)) <= set(owners)
 
 
 def lost_marks(found: Manifest, rendered: Manifest) -> Manifest:
     """What a merge patch of the metadata has to put back. Counters in labels are the object's own."""
-    labels, owners = found.get("labels") or {}, found.get("ownerReferences") or []
+    labels = found.get("labels") or {}
     lost = {
         name: value
         for name, value in rendered["labels"].items()
         if name not in labels or (labels[name] != value and name not in (ATTEMPT_LABEL, RESTARTS_LABEL))
     }
-    known = {owner["uid"] for owner in owners}
-    lost_owners = [owner for owner in rendered.get("ownerReferences", ()) if owner["uid"] not in known]
-    change = {"labels": lost, "ownerReferences": [*owners, *lost_owners] if lost_owners else []}
+    has_owner = set(owners_in(rendered)) <= set(owners_in(found))
+    change = {"labels": lost, "ownerReferences": [] if has_owner else _merged(found, rendered)}
     return {name: value for name, value in change.items() if value}
+
+
+def owners_in(metadata: Manifest) -> tuple[OwnerReference, ...]:
+    return msgspec.convert(metadata.get("ownerReferences") or (), tuple[OwnerReference, ...])
+
+
+def _merged(found: Manifest, rendered: Manifest) -> list[Manifest]:
+    """Other owners stay; a reference to ours that was edited is replaced."""
+    ours = {each["uid"] for each in rendered["ownerReferences"]}
+    others = [each for each in found.get("ownerReferences") or () if each["uid"] not in ours]
+    return [*others, *rendered["ownerReferences"]]

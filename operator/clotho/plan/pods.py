@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from clotho.api.metadata import Metadata
+from clotho.api.metadata import Metadata, OwnerReference
 from clotho.api.names import (
     ATTEMPT_LABEL,
     COMPONENT_LABEL,
@@ -160,8 +160,8 @@ class Pod(Struct, frozen=True, kw_only=True):
         return self.metadata.annotations.get(TOKENS_ANNOTATION, "")
 
     @property
-    def owner_uids(self) -> tuple[str, ...]:
-        return tuple(owner.uid for owner in self.metadata.owner_references)
+    def owners(self) -> tuple[OwnerReference, ...]:
+        return self.metadata.owner_references
 
     @property
     def ended_at(self) -> datetime | None:

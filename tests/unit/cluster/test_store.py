@@ -100,7 +100,12 @@ def test_other_objects_are_seen_with_what_they_were_rendered_from() -> None:
     body["metadata"]["ownerReferences"] = [{"apiVersion": "v", "kind": "TrainingRun", "name": "r", "uid": UID}]
     seen.handle_event("Service", False, body)
     found = seen.objects_of(RUN, UID)[ObjectKey("Service", "s")]
-    assert (found.uid, found.fingerprint, found.owner_uids, found.is_terminating) == ("u", "f", (UID,), False)
+    assert (found.uid, found.fingerprint, [owner.uid for owner in found.owners], found.is_terminating) == (
+        "u",
+        "f",
+        [UID],
+        False,
+    )
 
 
 @pytest.mark.parametrize(

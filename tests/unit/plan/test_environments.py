@@ -10,6 +10,7 @@ import pytest
 from clotho.api.environment import Environment, parse
 from clotho.plan.environments import EnvironmentSeen, plan_environment
 from clotho.plan.model import Apply, Create, Delete, ObjectKey, ObjectSeen, Plan, Probe, Refusal
+from clotho.plan.ownership import owners_in
 from clotho.plan.pods import parse_pod
 from clotho.plan.settings import PlanSettings
 from clotho_contract.description import ConfigField, Description
@@ -61,13 +62,12 @@ class Catalogue:
             match action:
                 case Apply(key=key, manifest=manifest):
                     head, spec = manifest["metadata"], manifest["spec"]
-                    owners = tuple(owner["uid"] for owner in head["ownerReferences"])
                     self.objects[key] = ObjectSeen(
                         uid="w",
                         resource_version="1",
                         created_at=self.now,
                         labels=head["labels"],
-                        owner_uids=owners,
+                        owners=owners_in(head),
                         spec=spec,
                     )
                 case Create(manifest=manifest):

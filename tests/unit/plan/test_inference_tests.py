@@ -12,6 +12,7 @@ from clotho.api.environment import Environment
 from clotho.api.environment import parse as parse_environment
 from clotho.plan import inference_tests as planner
 from clotho.plan.model import Apply, Create, Delete, ObjectKey, ObjectSeen, Plan
+from clotho.plan.ownership import owners_in
 from clotho.plan.pods import parse_pod
 from clotho.plan.settings import PlanSettings
 from unit.plan.kstatus import kstatus
@@ -74,13 +75,12 @@ class World:
             match action:
                 case Apply(key=key, manifest=manifest):
                     head, spec = manifest["metadata"], manifest["spec"]
-                    owners = tuple(owner["uid"] for owner in head["ownerReferences"])
                     self.objects[key] = ObjectSeen(
                         uid="w",
                         resource_version="1",
                         created_at=self.now,
                         labels=head["labels"],
-                        owner_uids=owners,
+                        owners=owners_in(head),
                         spec=spec,
                     )
                 case Create(key=key, manifest=manifest):

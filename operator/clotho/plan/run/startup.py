@@ -83,7 +83,7 @@ def _secret(situation: Situation) -> ObjectSeen | None:
 
 def _has_drifted(secret: ObjectSeen, rendered: Manifest) -> bool:
     is_same = secret.contents == objects.contents_digest(rendered["data"][objects.CONFIG_KEY])
-    return not (is_same and secret.has_tokens and is_marked(secret.labels, secret.owner_uids, rendered["metadata"]))
+    return not (is_same and secret.has_tokens and is_marked(secret.labels, secret.owners, rendered["metadata"]))
 
 
 def _claims(situation: Situation) -> Iterator[Create | Delete]:
@@ -97,7 +97,7 @@ def _claims(situation: Situation) -> Iterator[Create | Delete]:
             continue
         elif _is_outdated_claim(situation, key, manifest):
             yield Delete(key=key, uid=seen.uid, resource_version=seen.resource_version)
-        elif not is_marked(seen.labels, seen.owner_uids, manifest["metadata"]):
+        elif not is_marked(seen.labels, seen.owners, manifest["metadata"]):
             yield Create(key=key, manifest=manifest)
 
 
@@ -148,7 +148,7 @@ def _unmarked_pods(situation: Situation) -> Iterator[Create]:
         for index in range(component.replicas):
             marks = pods.identity(situation.run, component.kind, component.environment, index)
             pod = by_name.get(marks["name"])
-            if pod is not None and not pod.is_terminating and not is_marked(pod.metadata.labels, pod.owner_uids, marks):
+            if pod is not None and not pod.is_terminating and not is_marked(pod.metadata.labels, pod.owners, marks):
                 yield _create_pod(situation, component, index, component.record.restarts)
 
 

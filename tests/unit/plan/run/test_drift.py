@@ -57,17 +57,41 @@ def test_removed_owner_is_put_back(kind: Kind) -> None:
     """Without it, the object outlives its run."""
     world = running_world(trainer={"disruptionBudget": True}, storage={"retain": False})
     key = next(key for key in world.objects if key.kind == kind)
-    world.objects[key] = msgspec.structs.replace(world.objects[key], owner_uids=())
+    world.objects[key] = msgspec.structs.replace(world.objects[key], owners=())
     (action,) = world.plan().actions
     assert (action.key, action.manifest["metadata"]["ownerReferences"][0]["uid"]) == (key, world.run.metadata.uid)  # type: ignore[union-attr]
     world.settle()
     assert world.plan().actions == ()
 
 
+@pytest.mark.parametrize("kind", ["Service", "NetworkPolicy", "PersistentVolumeClaim"])
+@pytest.mark.parametrize("change", [{"api_version": "another/v1"}, {"name": "another"}, {"controller": False}])
+def test_edited_owner_is_put_back(kind: Kind, change: dict[str, Any]) -> None:
+    """Garbage collection does not follow a reference with a wrong field."""
+    world = running_world(storage={"retain": False})
+    key = next(key for key in world.objects if key.kind == kind)
+    (owner,) = world.objects[key].owners
+    wrong = msgspec.structs.replace(owner, **change)
+    world.objects[key] = msgspec.structs.replace(world.objects[key], owners=(wrong,))
+    assert [action.key for action in world.plan().actions] == [key]
+    world.settle()
+    assert world.objects[key].owners == (owner,)
+
+
+def test_edited_owner_of_a_pod_is_put_back_beside_other_owners() -> None:
+    world = running_world()
+    pod = world.pods[next(iter(world.pods))]
+    (owner,) = pod["metadata"]["ownerReferences"]
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "another", "uid": "another"}
+    pod["metadata"]["ownerReferences"] = [{**owner, "apiVersion": "another/v1"}, other]
+    world.settle()
+    assert pod["metadata"]["ownerReferences"] == [other, owner]
+
+
 def test_retained_claim_needs_no_owner() -> None:
     world = running_world()
     claim = next(key for key in world.objects if key.name.endswith("-trainer") and "Claim" in key.kind)
-    assert world.objects[claim].owner_uids == ()
+    assert world.objects[claim].owners == ()
     assert world.plan().actions == ()
 
 

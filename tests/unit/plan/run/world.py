@@ -24,7 +24,7 @@ from clotho.plan.model import (
     Probes,
     Reference,
 )
-from clotho.plan.ownership import lost_marks
+from clotho.plan.ownership import lost_marks, owners_in
 from clotho.plan.pods import parse_pod
 from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
@@ -167,7 +167,7 @@ class World:
                     created_at=old.created_at if old else self.now.replace(microsecond=0),
                     fingerprint=metadata.get("annotations", {}).get(FINGERPRINT_ANNOTATION, ""),
                     labels=metadata["labels"],
-                    owner_uids=tuple(owner["uid"] for owner in metadata.get("ownerReferences", ())),
+                    owners=owners_in(metadata),
                     spec=deepcopy(manifest.get("spec", {})),
                     contents=contents_digest(manifest.get("data", {}).get(CONFIG_KEY, "")),
                     token_revision=str(self.version) if has_new_tokens else (old.token_revision if old else ""),

@@ -1,0 +1,154 @@
+"""Every field of every object of a run is edited by hand, every object deleted, every label removed: all repaired."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from clotho.cluster.outcomes import ApiError, NotFound
+from faults import life
+from faults.campaign import Case, Recording, always, settled, until_equal
+from faults.lab import Bench, Lab
+from faults.masking import SERVERS_OWN, differences, masked_text
+from rig.cluster_access import Body, eventually
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(3600)]
+EDITED = ("metadata", "spec", "data")
+Path = tuple[str, ...]
+
+
+def fields(content: Any, path: Path = ()) -> Iterator[Path]:
+    """Leaves; a list is one, because a merge patch replaces it as a whole."""
+    if isinstance(content, dict) and content:
+        for key, value in content.items():
+            if path != ("metadata",) or key not in (*SERVERS_OWN, "name"):
+                yield from fields(value, (*path, key))
+    else:
+        yield path
+
+
+def edits(body: Body) -> Iterator[tuple[str, Body]]:
+    """Each field changed, and removed."""
+    for path in fields({key: body[key] for key in EDITED if key in body}):
+        for value in (changed(at(body, path)), None):
+            if value is not None or path[0] != "data":
+                yield f"{'.'.join(path)} = {str(value)[:60]}", nested(path, value)
+        if path[0] == "data":
+            yield f"{'.'.join(path)} = (removed)", nested(path, None)
+
+
+def at(body: Any, path: Path) -> Any:
+    for key in path:
+        body = body[key]
+    return body
+
+
+def nested(path: Path, value: Any) -> Body:
+    for key in reversed(path):
+        value = {key: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def changed(value: Any) -> Any:
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case str():
+            return "ZWRpdGVk"  # also valid as base64, a label, a name of a selector
+        case [first, *rest]:
+            return [_other(copy.deepcopy(first)), *rest]
+    return {"edited": "ZWRpdGVk"} if isinstance(value, dict) else "edited"
+
+
+def _other(item: Any) -> Any:
+    """The item of a list with its first leaf changed."""
+    if not isinstance(item, dict) or not item:
+        return changed(item)
+    key = next(iter(item))
+    return {**item, key: changed(item[key]) if not isinstance(item[key], dict) else _other(item[key])}
+
+
+def cases(reference: Recording) -> list[Case]:
+    names = [name for name in reference.states["running"] if name != "run"]
+    return [case for name in names for case in (deleted(name, reference), edited(name, reference))]
+
+
+def edited(name: str, reference: Recording) -> Case:
+    async def run(lab: Lab) -> tuple[list[str], bool]:
+        complaints: list[str] = []
+        async with lab.bench() as bench:
+            await life.start(bench.cluster, bench.kubelet)
+            expected = await settled(bench)
+            plural, body = await find(bench, name)
+            for what, change in edits(body):
+                if await edit(bench, plural, body["metadata"]["name"], change):
+                    complaints += await unrepaired(bench, what, expected)
+                    if complaints:
+                        break
+            return [*complaints, *always(bench)], True
+
+    return Case(f"edit {name}", run)
+
+
+async def edit(bench: Bench, plural: str, name: str, change: Body) -> bool:
+    """Whether the server took it, and it changed something."""
+    try:
+        before = await bench.cluster.get(plural, name)
+        after = await bench.cluster.patch(plural, name, change)
+    except ApiError:
+        return False
+    return bool(before["metadata"]["resourceVersion"] != after["metadata"]["resourceVersion"])
+
+
+async def unrepaired(bench: Bench, what: str, expected: Body) -> list[str]:
+    try:
+        await until_equal(bench, what, expected, limit_seconds=30)
+    except AssertionError as error:
+        return [str(error)]
+    return []
+
+
+async def find(bench: Bench, name: str) -> tuple[str, Body]:
+    plural, _, masked_name = name.partition("/")
+    (body,) = [each for each in await bench.cluster.all(plural) if masked_text(each["metadata"]["name"]) == masked_name]
+    return plural, body
+
+
+def deleted(name: str, reference: Recording) -> Case:
+    async def run(lab: Lab) -> tuple[list[str], bool]:
+        async with lab.bench() as bench:
+            await life.start(bench.cluster, bench.kubelet)
+            before = await settled(bench)
+            plural, body = await find(bench, name)
+            await bench.cluster.delete(plural, body["metadata"]["name"], gracePeriodSeconds=0)
+
+            async def is_back() -> tuple[bool, str]:
+                try:
+                    found = await bench.cluster.get(plural, body["metadata"]["name"])
+                except NotFound:
+                    return False, "gone"
+                return found["metadata"]["uid"] != body["metadata"]["uid"], "the old one"
+
+            await eventually(f"{name} recreated", is_back, life.LIMIT_SECONDS)
+            await bench.cluster.until_phase("Running", life.RUN, life.LIMIT_SECONDS)
+            after = await settled(bench)
+            return [*missing(before, after), *always(bench)], True
+
+    return Case(f"delete {name}", run)
+
+
+def missing(before: Body, after: Body) -> list[str]:
+    """The same objects exist; counters of restarts may differ."""
+    return differences(dict.fromkeys(before, True), dict.fromkeys(after, True))
+
+
+async def test_drift(reference: Recording, run_campaign: Callable) -> None:
+    every = cases(reference)
+    quick = ("edit networkpolicies", "edit poddisruptionbudgets", "delete services", "delete pods/r-ID-trainer")
+    await run_campaign("drift", every, [case for case in every if case.name.startswith(quick)])
