@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from faults.masking import State, differences
 from faults.proxy import Recorded
 
-CREATED = 201
+ACCEPTED, CREATED = 200, 201
 _TRACE = re.compile(r'Traceback|"exception"')
 REPEATED_AT_MOST = 2  # times as many writes as the reference: more is a loop
 SPARE_WRITES = 25
@@ -67,15 +67,16 @@ def one_trainer(most_seen: int) -> list[str]:
 
 def steps_monotone(recorded: Sequence[Recorded]) -> list[str]:
     """In the statuses that the server accepted, the step never decreases within an attempt, nor the attempt itself."""
-    complaints, last = [], (0, 0)
+    complaints: list[str] = []
+    last: dict[str, tuple[int, int]] = {}
     for each in recorded:
-        if each.write.target != "trainingruns/status" or each.code >= 300 or each.code == 0:
+        if each.write.target != "trainingruns/status" or each.code != ACCEPTED:
             continue
-        status = each.body["status"]
-        now = (status.get("attempt", 0), (status.get("progress") or {}).get("step", 0))
-        if now[0] < last[0] or (now[0] == last[0] and now[1] < last[1]):
-            complaints.append(f"(attempt, step) went from {last} to {now}")
-        last = now
+        run, status = each.body["metadata"]["uid"], each.body["status"]
+        before, now = last.get(run, (0, 0)), (status.get("attempt", 0), (status.get("progress") or {}).get("step", 0))
+        if now < before:
+            complaints.append(f"(attempt, step) went from {before} to {now}")
+        last[run] = now
     return complaints
 
 

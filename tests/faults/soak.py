@@ -1,0 +1,113 @@
+"""`make soak MINUTES=n`: several runs live their lives again and again while operators and pods are killed at random.
+
+At the end the same oracles as in the campaigns: every run has got where it should, and nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from clotho.cluster.outcomes import ApiError
+from clotho_dev.cluster import binaries
+from clotho_dev.cluster.control_plane import PROGRAMS, ControlPlane
+from clotho_dev.cluster.kubectl import Kubectl
+from faults import life
+from faults.campaign import always
+from faults.forked_operators import ForkedOperators
+from faults.lab import Bench, Lab
+from rig.cluster_access import component
+
+ROOT = Path(__file__).parents[2]
+RUNS = 3
+PAUSE_SECONDS = (0.5, 4.0)
+
+
+async def lives(bench: Bench, until: float) -> int:
+    """One life after the other; how many there were."""
+
+    count = 0
+    while time.monotonic() < until:
+        await play_with_losses(bench)
+        claims = await bench.cluster.all("persistentvolumeclaims")
+        assert [component(each) for each in claims] == ["trainer"], "the claim with the checkpoint is kept, no other"
+        await bench.cluster.delete("persistentvolumeclaims", claims[0]["metadata"]["name"])
+        count += 1
+    return count
+
+
+async def play_with_losses(bench: Bench) -> None:
+    """A life whose pods may be killed: it restarts as often as that happens, and completes."""
+    cluster, kubelet = bench.cluster, bench.kubelet
+    kubelet.progress = life.TRAINING | life.CHECKPOINT
+    await life.create(cluster)
+    await cluster.until("checkpointed", lambda run: "checkpoint" in run.get("status", {}), life.RUN, life.LIMIT_SECONDS)
+    await asyncio.sleep(random.uniform(*PAUSE_SECONDS))  # noqa: S311 - chance, no secret
+    kubelet.progress = life.FINISHED
+    await cluster.until_phase("Completed", life.RUN, 2 * life.LIMIT_SECONDS)
+    await cluster.delete("trainingruns", life.RUN)
+    await life.until_cleared(cluster)
+
+
+async def kill_at_random(bench: Bench, chance: random.Random) -> int:
+    """Until cancelled: the operator, or a pod as an eviction would."""
+    while True:
+        await asyncio.sleep(chance.uniform(*PAUSE_SECONDS))
+        if chance.random() < 0.5:
+            await bench.kill()
+            continue
+        with contextlib.suppress(ApiError, IndexError):
+            pod = chance.choice(await bench.cluster.pods(life.RUN))
+            evicted = {"phase": "Failed", "reason": "Evicted", "message": "soak", "conditions": []}
+            await bench.kubelet.set_status(pod["metadata"]["name"], evicted)
+
+
+async def soak_one(lab: Lab, number: int, until: float) -> tuple[int, list[str]]:
+    async with lab.bench() as bench:
+        killer = asyncio.create_task(kill_at_random(bench, random.Random(number)))  # noqa: S311
+        try:
+            count = await lives(bench, until)
+            complaints: list[str] = []
+        except AssertionError as error:
+            count, complaints = 0, [str(error)]
+        finally:
+            killer.cancel()
+            await asyncio.gather(killer, return_exceptions=True)
+        return count, [*complaints, *always(bench)]
+
+
+async def soak(control_plane: ControlPlane, folder: Path, minutes: float) -> int:
+    until = time.monotonic() + minutes * 60
+    async with ForkedOperators() as operators, Lab(control_plane, operators, folder) as lab:
+        results = await asyncio.gather(*(soak_one(lab, number, until) for number in range(RUNS)))
+    complaints = [line for _, found in results for line in found]
+    print(f"{sum(count for count, _ in results)} lives in {minutes:g} minutes, {len(complaints)} complaints")
+    for line in complaints:
+        print(f"  {line}")
+    return 1 if complaints else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    minutes = parser.parse_args().minutes
+    with (
+        tempfile.TemporaryDirectory() as name,
+        ControlPlane(Path(name) / "control-plane", binaries.find(PROGRAMS)) as control_plane,
+    ):
+        kubectl = Kubectl(control_plane.programs["kubectl"], control_plane.kubeconfig)
+        kubectl.run("apply", "--server-side", f"--filename={ROOT / 'crds'}")
+        kubectl.run("wait", "--for=condition=Established", "crd", "--all")
+        cases = Path(name) / "cases"
+        cases.mkdir()
+        return asyncio.run(soak(control_plane, cases, minutes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
