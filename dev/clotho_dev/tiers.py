@@ -58,11 +58,7 @@ TIERS = (
     Tier(
         "integration",
         "a real API server, real processes",
-        (
-            cluster("prepare", "--profile", "control-plane"),
-            pytest("integration", *TWO_AT_ONCE),
-            pytest("faults"),  # its cases run side by side
-        ),
+        (cluster("prepare", "--profile", "control-plane"), pytest("integration", *TWO_AT_ONCE)),
     ),
     Tier(
         "e2e",

@@ -7,7 +7,7 @@ import pytest
 
 from clotho.cluster.client import ApiClient
 from clotho.cluster.kubeconfig import from_kubeconfig
-from clotho.cluster.outcomes import Forbidden
+from clotho.cluster.outcomes import ApiError, Forbidden
 from rig.cluster_access import Body
 from rig.pods import python_pod
 
@@ -39,7 +39,6 @@ def attempts(namespace: str, account: str) -> dict[str, tuple[str, str, Body]]:
         "forge a pod's status": ("patch", f"{core}/pods/any/status", {"status": {"phase": "Running"}}),
         "proxy to a node": ("list", "/api/v1/nodes/any/proxy/configz", {}),
         "change a node": ("patch", "/api/v1/nodes/any", {"metadata": {"labels": {"taken": "true"}}}),
-        "read a system secret": ("get", "/api/v1/namespaces/kube-system/configmaps/taken", {}),
         "create a namespace": ("create", "/api/v1/namespaces", {"metadata": {"name": "taken"}}),
         "open a namespace": ("patch", f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {"taken": "true"}}}),
         "loosen the CRD": (
@@ -71,6 +70,14 @@ def attempts(namespace: str, account: str) -> dict[str, tuple[str, str, Body]]:
     }
 
 
+OUTSIDE = {  # of an operator that is restricted to namespaces
+    "read a Secret elsewhere": ("get", "/api/v1/namespaces/kube-system/secrets/any", {}),
+    "read a ConfigMap elsewhere": ("get", "/api/v1/namespaces/kube-system/configmaps/any", {}),
+    "list runs elsewhere": ("list", "/apis/clotho.dev/v1alpha1/trainingruns", {}),
+    "start a pod elsewhere": ("create", "/api/v1/namespaces/kube-system/pods", {"metadata": {"name": "taken"}}),
+}
+
+
 def privileged_pod() -> Body:
     pod = python_pod("taken", "image", "")
     pod["spec"]["containers"][0]["securityContext"] = {"privileged": True}
@@ -82,14 +89,18 @@ async def test_token_of_the_operator_opens_nothing_else(
     mode: str, install_chart: Any, namespace: str, tmp_path: Path
 ) -> None:
     installed = install_chart(*([f"runs.namespaces={{{namespace}}}"] if mode == "namespaced" else []))
+    tried = attempts(namespace, installed.namespace) | (OUTSIDE if mode == "namespaced" else {})
     opened = []
     async with ApiClient(from_kubeconfig(installed.write_kubeconfig(tmp_path / "stolen.kubeconfig"))) as client:
-        for what, (verb, path, body) in attempts(namespace, installed.namespace).items():
+        for what, (verb, path, body) in tried.items():
             try:
                 await send(client, verb, path, body)
             except Forbidden:
                 continue
-            opened.append(what)
+            except ApiError as error:
+                opened.append(f"{what}: {error}")
+            else:
+                opened.append(what)
     assert opened == []
 
 
