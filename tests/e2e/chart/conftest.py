@@ -1,5 +1,6 @@
 """The chart installed with Helm on a real node, as a user would, in a namespace of its own."""
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -54,6 +55,6 @@ def previous_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The release before this one: an older version, without the newest of the optional objects."""
     chart = tmp_path_factory.mktemp("previous") / "clotho"
     shutil.copytree(CHART, chart)
-    (chart / "Chart.yaml").write_text((CHART / "Chart.yaml").read_text().replace("version: 0.1.0", "version: 0.0.9", 1))
+    (chart / "Chart.yaml").write_text(re.sub(r"(?m)^version: .*", "version: 0.0.9", (CHART / "Chart.yaml").read_text()))
     (chart / "templates" / "networkpolicy.yaml").unlink()
     return chart

@@ -12,7 +12,9 @@ import yaml
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.release import prepare, version
 
-FILES = prepare.read_files()
+FILES = prepare.read_files() | {
+    "CHANGELOG.md": "# Changelog\n\n## Unreleased\n\n### Added\n- It.\n\n## 0.1.0\n\nThe first.\n"
+}
 TODAY = date(2026, 11, 16)
 NEXT = version.Version((99, 0, 0))
 DIGESTS = {key: f"sha256:{index:064x}" for index, key in enumerate(["operator", "apiServer", "trainer", "environment"])}
