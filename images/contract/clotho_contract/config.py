@@ -79,6 +79,7 @@ class RunConfig(Settings, frozen=True):
     inference: Inference = field(default_factory=Inference)
     api_server: ApiServerConfig = field(default_factory=ApiServerConfig)
     wandb: Wandb | None = None
+    tensorboard: bool = False
     stall_after_seconds: PositiveInt = 1800
     sharding: Sharding = "none"
     continues_other_runs: bool = False  # without checkpoints of its own, the run starts from another run's

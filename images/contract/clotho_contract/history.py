@@ -188,6 +188,13 @@ def summaries(evaluations: Iterable[Evaluation]) -> tuple[EvaluationSummary, ...
     return tuple(sorted(newest, key=lambda each: (each.environment, each.figure)))
 
 
+def best_of(evaluations: Iterable[Evaluation], rule: str) -> Evaluation | None:
+    """By the figure that `checkpoint.keepBest` names, with a minus where lower is better; of equals, the newest."""
+    figure, sign = rule.removeprefix("-"), -1 if rule.startswith("-") else 1
+    known = [each for each in evaluations if figure in each.figures]
+    return max(known, key=lambda each: (sign * each.figures[figure], each.time), default=None)
+
+
 def shortened(text: str, limit: int = LONGEST_TEXT) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} more characters]"
 

@@ -59,6 +59,7 @@ class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     serving: bool = False
     missing_ranks: Annotated[tuple[Count, ...], Meta(max_length=MOST_MISSING)] = ()  # that rank 0 waits for in vain
     checkpoint: CheckpointInfo | None = None
+    best_checkpoint: CheckpointInfo | None = None  # by training.checkpoint.keepBest
     history: tuple[HistorySample, ...] = ()
     wandb_url: str | None = None
     evaluations: Annotated[tuple[EvaluationSummary, ...], Meta(max_length=MOST_SUMMARIES)] = ()
@@ -70,7 +71,7 @@ def encode(progress: Progress) -> bytes:
 
 def bounded(progress: Progress) -> Progress:
     """Untrusted code may have written it: figures and texts that no trainer can mean are left out."""
-    saved, url = progress.checkpoint, progress.wandb_url
+    saved, best, url = progress.checkpoint, progress.best_checkpoint, progress.wandb_url
     return msgspec.structs.replace(
         progress,
         reward_mean=_within(progress.reward_mean, -LARGEST_FIGURE),
@@ -79,6 +80,7 @@ def bounded(progress: Progress) -> Progress:
         tokens_per_second=_within(progress.tokens_per_second),
         seconds_per_step=_within(progress.seconds_per_step),
         checkpoint=saved if saved and len(saved.path) <= LONGEST_TEXT else None,
+        best_checkpoint=best if best and len(best.path) <= LONGEST_TEXT else None,
         wandb_url=url if url and len(url) <= LONGEST_TEXT else None,
         waiting_share=_within(progress.waiting_share, most=1.0),
         occupancy=_within(progress.occupancy, most=1.0),

@@ -108,6 +108,9 @@ class Checkpoint(Settings, frozen=True):
     ] = 25
     every_epoch: Annotated[bool, Meta(description="Save after each pass over inline.dataset as well.")] = False
     keep: Annotated[PositiveInt, Meta(description="How many of the newest checkpoints stay on the volume.")] = 3
+    keep_best: Annotated[
+        str, Meta(max_length=128, description="Evaluated figure whose best checkpoint stays; -NAME: lower is better.")
+    ] = ""
     on_damage: Annotated[
         Literal["Fail", "StartOver"],
         Meta(description="What to do when the run's checkpoints are damaged or gone: fail, or start again at step 1."),

@@ -279,9 +279,7 @@ class TrainingRunStatus(StatusPart, frozen=True):
     history: Annotated[
         tuple[HistorySample, ...], Meta(max_length=10, description="At most ten samples spread over the run.")
     ] = ()
-    evaluations: Annotated[
-        tuple[EvaluationSummary, ...], Meta(description="Figures of evaluations: the newest and the highest.")
-    ] = ()
+    evaluations: Annotated[tuple[EvaluationSummary, ...], Meta(description="Newest and highest of each figure.")] = ()
     components: Components | None = None
     autoscaling: Annotated[
         tuple[AutoscalingStatus, ...], Meta(description="The environments whose number of pods the operator chooses.")
@@ -294,6 +292,7 @@ class TrainingRunStatus(StatusPart, frozen=True):
     attempt: Annotated[int, Meta(description="How many times the trainer was started.")] = 0
     restarts: Annotated[int, Meta(description="Restarts of all components.")] = 0
     checkpoint: Annotated[CheckpointInfo | None, Meta(description="The newest complete checkpoint.")] = None
+    best_checkpoint: Annotated[CheckpointInfo | None, Meta(description="Kept by keepBest.")] = None
     stall: StallStatus | None = None
     results: Results | None = None
     export: ExportStatus | None = None

@@ -315,6 +315,7 @@ class Tracking(Settings, frozen=True):
     """Where metrics go besides status and Prometheus."""
 
     wandb: WandbSpec | None = None
+    tensorboard: Annotated[bool, Meta(description="Event files on the trainer's claim.")] = False
 
 
 class Restarts(Settings, frozen=True):

@@ -45,6 +45,7 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
         inference=_as(Inference, spec.inference),
         api_server=contract.ApiServerConfig(max_queue_bytes=_queue_limit(spec.storage)),
         wandb=wandb and _as(Wandb, wandb),
+        tensorboard=spec.tracking.tensorboard,
         stall_after_seconds=spec.stall.after_seconds,
         sharding=spec.trainer.sharding,
         continues_other_runs=bool(spec.storage.claim_name),

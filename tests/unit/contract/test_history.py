@@ -102,3 +102,13 @@ def test_the_newest_and_the_highest_value_of_each_figure_are_summed_up() -> None
 def test_only_the_last_figures_of_very_many_are_summed_up() -> None:
     many = [Evaluation(step=1, time=str(n), environment="e", figures={f"f{n:03}": 1.0}) for n in range(100)]
     assert [each.figure for each in history.summaries(many)] == [f"f{n:03}" for n in range(84, 100)]
+
+
+@pytest.mark.parametrize(("rule", "step"), [("accuracy", 3), ("-accuracy", 1), ("unknown", None)])
+def test_the_best_evaluation_is_the_highest_or_the_lowest_and_of_equals_the_newest(rule: str, step: int | None) -> None:
+    known = [
+        Evaluation(step=n, time=str(n), environment="e", figures={"accuracy": value})
+        for n, value in ((1, 0.1), (2, 0.9), (3, 0.9))
+    ]
+    best = history.best_of(known, rule)
+    assert (best.step if best else None) == step

@@ -33,6 +33,21 @@ def test_newest_checkpoint_is_found_and_old_ones_are_pruned(checkpoints: Checkpo
     assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-00000010", "step-00000015"]
 
 
+def test_the_checkpoint_of_the_best_evaluation_is_not_pruned(checkpoints: Checkpoints) -> None:
+    checkpoints.write(5, fill)
+    checkpoints.best_step = 7  # evaluated two steps later
+    for step in (10, 15, 20):
+        checkpoints.write(step, fill)
+    names = sorted(path.name for path in checkpoints.folder.iterdir())
+    assert names == ["step-00000005", "step-00000015", "step-00000020"]
+    best = checkpoints.best()
+    assert best is not None
+    assert best.step == 5
+    checkpoints.best_step = 21
+    checkpoints.write(25, fill)
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-00000020", "step-00000025"]
+
+
 def test_an_empty_folder_has_no_newest_checkpoint(checkpoints: Checkpoints) -> None:
     assert checkpoints.newest() is None
 

@@ -10,7 +10,7 @@ import wandb
 
 from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity
 from clotho_contract.settings import Model, Training, Wandb
-from clotho_trainer.reporting import tracking
+from clotho_trainer.reporting import weights_and_biases as tracking
 
 
 class Run:

@@ -18,7 +18,7 @@ from clotho_contract.termination import Termination
 from clotho_trainer.failures import is_out_of_memory, model_too_large
 from clotho_trainer.hardware import gpus
 from clotho_trainer.process.place import ALONE, Place
-from clotho_trainer.reporting import tracking
+from clotho_trainer.reporting import trackers
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.reporting.history import FILE, Recorder
 from clotho_trainer.reporting.progress_bar import follow
@@ -71,7 +71,7 @@ class Training:
     async def _load(self) -> None:
         """The slow parts side by side: importing and loading, what the source waits for, starting the tracker."""
         loading = asyncio.get_running_loop().run_in_executor(self._executor, self._load_backend)
-        tracker = asyncio.to_thread(tracking.start, self._config, self._data / "wandb")
+        tracker = asyncio.to_thread(trackers.start, self._config, self._data)
         self.backend, self._tracker, _ = await asyncio.gather(loading, tracker, self._source.prepare())
         if self._meet is not None:
             await self._meet(self.backend)

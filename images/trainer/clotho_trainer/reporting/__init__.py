@@ -1,1 +1,1 @@
-"""What is reported about a training: `/progress`, `/metrics`, Weights & Biases, a progress bar."""
+"""What is reported about a training: `/progress`, `/metrics`, `/history`, trackers, a progress bar."""

@@ -1,22 +1,9 @@
-"""Weights & Biases: figures and sample completions of every step. Failures there never stop a run."""
+"""The seam behind which figures, sample completions and evaluations are sent to trackers, each in a file of its own."""
 
-import logging
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
-
-from clotho_contract.config import RunConfig
 from clotho_contract.history import Evaluation
-from clotho_contract.settings import Wandb
-
-log = logging.getLogger(__name__)
-
-_KEY = "WANDB_API_KEY"
-_START_SECONDS = 60
-_SAMPLES_EVERY = 10  # steps
 
 Sample = tuple[str, str, float]
 """Prompt, completion, score."""
@@ -35,85 +22,32 @@ class Tracker(Protocol):
     def finish(self, exit_code: int) -> None: ...
 
 
-class Untracked:
-    url: str | None = None
+class Several:
+    """Each gets everything."""
 
-    def log(self, step: int, figures: Mapping[str, float], samples: Sequence[Sample]) -> None:
-        pass
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = trackers
 
-    def wants_samples(self, step: int) -> bool:
-        return False
-
-    def log_evaluation(self, evaluation: Evaluation) -> None:
-        pass
-
-    def finish(self, exit_code: int) -> None:
-        pass
-
-
-class WandbTracker:
-    def __init__(self, run: Any) -> None:
-        self._run = run
-        self.url: str | None = run.url or None
-        run.define_metric("step")
-        run.define_metric("*", step_metric="step")  # a resumed run may log a step again
+    @property
+    def url(self) -> str | None:
+        return next((each.url for each in self._trackers if each.url), None)
 
     def wants_samples(self, step: int) -> bool:
-        return step % _SAMPLES_EVERY == 1
+        return any(each.wants_samples(step) for each in self._trackers)
 
     def log(self, step: int, figures: Mapping[str, float], samples: Sequence[Sample]) -> None:
-        import wandb
-
-        entry: dict[str, Any] = {**figures, "step": step}
-        try:
-            if samples:
-                rows = [[step, *sample] for sample in samples]
-                entry["completions"] = wandb.Table(columns=["step", "prompt", "completion", "score"], data=rows)
-            self._run.log(entry)
-        except Exception as error:
-            log.warning("Weights & Biases did not take step %d: %s", step, error)
+        for each in self._trackers:
+            each.log(step, figures, samples)
 
     def log_evaluation(self, evaluation: Evaluation) -> None:
-        named = {f"evaluation/{evaluation.environment}/{name}": value for name, value in evaluation.figures.items()}
-        self.log(evaluation.step, named, ())
+        for each in self._trackers:
+            each.log_evaluation(evaluation)
 
     def finish(self, exit_code: int) -> None:
-        try:
-            self._run.finish(exit_code=exit_code)
-        except Exception as error:
-            log.warning("Weights & Biases could not be closed: %s", error)
+        for each in self._trackers:
+            each.finish(exit_code)
 
 
-def start(config: RunConfig, folder: Path) -> Tracker:
-    """Falls back to offline files where the service cannot be reached."""
-    if config.wandb is None or config.wandb.mode == "disabled":
-        return Untracked()
-    mode = config.wandb.mode
-    if mode == "online" and not os.environ.get(_KEY):
-        log.warning("tracking.wandb: %s is not set, so the run is tracked offline in %s", _KEY, folder)
-        mode = "offline"
-    for attempt in (mode, "offline") if mode == "online" else (mode,):
-        try:
-            return WandbTracker(_start(config, config.wandb, folder, attempt))
-        except Exception as error:
-            log.warning("Weights & Biases (%s) could not be started: %s", attempt, error)
-    return Untracked()
-
-
-def _start(config: RunConfig, settings: Wandb, folder: Path, mode: str) -> Any:
-    import wandb
-
-    folder.mkdir(parents=True, exist_ok=True)
-    first = config.environments[0].name if config.environments else config.run.name
-    return wandb.init(
-        project=settings.project,
-        entity=settings.entity or None,
-        group=config.run.id,
-        name=settings.name or f"{first}-{config.run.id}",
-        id=config.run.id,
-        resume="allow",
-        mode=mode,  # type: ignore[arg-type, unused-ignore]
-        dir=str(folder),
-        config=msgspec.to_builtins(config),
-        settings=wandb.Settings(init_timeout=_START_SECONDS, silent=True, disable_git=True, save_code=False),
-    )
+def evaluated(evaluation: Evaluation) -> dict[str, float]:
+    """The figures of an evaluation under names that no figure of a step has."""
+    return {f"evaluation/{evaluation.environment}/{name}": value for name, value in evaluation.figures.items()}

@@ -6,7 +6,7 @@ Each belongs to the run that wrote it. A volume may hold those of several runs; 
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +77,7 @@ class Checkpoints:
         self.folder = folder
         self.run = run
         self.known_step = known_step
+        self.best_step: int | None = None  # of the best evaluation; the checkpoint that it was made with is kept
         self._keep = keep
 
     def write(self, step: int, fill: Callable[[Path], None]) -> CheckpointInfo:
@@ -98,6 +99,19 @@ class Checkpoints:
         """The run's newest checkpoint that is whole."""
         found = self.survey().newest
         return found.info if found else None
+
+    def best(self) -> CheckpointInfo | None:
+        """The last that the run wrote before the best evaluation."""
+        found = self._best(self._own())
+        return found.info if found else None
+
+    def _best(self, own: Sequence[Saved]) -> Saved | None:
+        before = [each for each in own if self.best_step is not None and each.step <= self.best_step]
+        return before[-1] if before else None
+
+    def _own(self) -> list[Saved]:
+        """Oldest first."""
+        return sorted((each for each in saved_in(self.folder) if each.run == self.run), key=lambda each: each.step)
 
     def survey(self, *, includes_other_runs: bool = False) -> Survey:
         """The run's own checkpoints come first, newest first; then, where allowed, those of other runs."""
@@ -123,11 +137,12 @@ class Checkpoints:
 
     def _prune(self, written: int) -> None:
         """What claims to be newer than what was just written is damaged: the run did not go on from there."""
-        own = sorted((each for each in saved_in(self.folder) if each.run == self.run), key=lambda each: each.step)
+        own = self._own()
         past = [each for each in own if each.step <= written]
         newer = [each for each in own if each.step > written]
         for each in past[: -self._keep] + newer:
-            shutil.rmtree(each.path, ignore_errors=True)
+            if each != self._best(past):
+                shutil.rmtree(each.path, ignore_errors=True)
 
     def _clear_staging(self) -> None:
         for path in self.folder.glob(f"{_STAGING}*"):

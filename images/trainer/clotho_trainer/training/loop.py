@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import structs
 
 from clotho_contract.config import RunConfig
-from clotho_contract.history import summaries
+from clotho_contract.history import Evaluation, best_of, summaries
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.reporting.board import Board
@@ -56,6 +56,7 @@ class TrainingLoop:
         self._saved = backend.version
         self._last_step_ended = time.monotonic()
         self._evaluated_at = 0.0
+        self._best: Evaluation | None = None
         self._show_total()
 
     @property
@@ -107,6 +108,15 @@ class TrainingLoop:
             self._tracker.log_evaluation(evaluation)
         if new:
             self._board.update(evaluations=summaries(recorder.evaluations))
+            self._keep_best(new)
+
+    def _keep_best(self, new: Sequence[Evaluation]) -> None:
+        rule = self._config.training.checkpoint.keep_best
+        known = (*new, *([self._best] if self._best else ()))
+        if rule and (best := best_of(known, rule)) is not None:
+            self._best = best
+            self._checkpoints.best_step = best.step
+            self._board.update(best_checkpoint=self._checkpoints.best())
 
     def _show_total(self) -> None:
         self._board.update(total_steps=self._total, configured_steps=self._config.training.steps)
@@ -196,6 +206,7 @@ class TrainingLoop:
             ) from error
         self._saved = step
         self._board.saved(checkpoint)
+        self._board.update(best_checkpoint=self._checkpoints.best())
         log.info("saved %s", checkpoint.path)
         try:
             await self._source.checkpointed(step)

@@ -145,6 +145,11 @@ def evaluations(situation: Situation) -> tuple[EvaluationSummary, ...]:
     return (report.evaluations if report is not None else ()) or situation.run.status.evaluations
 
 
+def best_checkpoint(situation: Situation) -> CheckpointInfo | None:
+    report = situation.progress
+    return (report.best_checkpoint if report is not None else None) or situation.run.status.best_checkpoint
+
+
 def wandb_url(situation: Situation) -> str:
     report = situation.progress
     return report.wandb_url if report is not None and report.wandb_url else situation.run.status.wandb_url
