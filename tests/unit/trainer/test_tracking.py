@@ -10,7 +10,7 @@ import wandb
 
 from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity
 from clotho_contract.settings import Model, Training, Wandb
-from clotho_trainer.reporting import weights_and_biases as tracking
+from clotho_trainer.reporting import weights_and_biases
 
 
 class Run:
@@ -67,7 +67,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_a_run_is_named_after_its_environment_and_resumed_after_a_restart(
     environments: tuple[str, ...], name: str, asked: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    tracking.start(config(*environments, mode="offline"), tmp_path / "wandb")
+    weights_and_biases.start(config(*environments, mode="offline"), tmp_path / "wandb")
     (call,) = asked
     assert {key: call[key] for key in ("project", "entity", "name", "id", "group", "resume")} == {
         "project": "letters",
@@ -84,7 +84,7 @@ def test_a_name_of_its_own_is_used(asked: list[dict[str, Any]], tmp_path: Path) 
     given = config("gsm8k", mode="offline")
     assert given.wandb is not None
     named = msgspec.structs.replace(given, wandb=msgspec.structs.replace(given.wandb, name="first"))
-    tracking.start(named, tmp_path / "wandb")
+    weights_and_biases.start(named, tmp_path / "wandb")
     assert [call["name"] for call in asked] == ["first"]
 
 
@@ -98,7 +98,7 @@ def test_without_the_service_figures_are_kept_in_files(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", key)
-    tracker = tracking.start(config("gsm8k"), tmp_path / "wandb")
+    tracker = weights_and_biases.start(config("gsm8k"), tmp_path / "wandb")
     assert [call["mode"] for call in asked] == modes
     assert tracker.url == Run.url
     assert ("WANDB_API_KEY is not set" in caplog.text) is not bool(key)
@@ -107,17 +107,17 @@ def test_without_the_service_figures_are_kept_in_files(
 
 def test_tracking_errors_never_stop_a_run(caplog: pytest.LogCaptureFixture) -> None:
     run = Run()
-    tracker = tracking.WandbTracker(run)
+    tracker = weights_and_biases.WandbTracker(run)
     assert ("*", "step") in run.metrics, "a resumed run may log a step again"
     with caplog.at_level(logging.WARNING):
         for step in (1, 2, 3):
             tracker.log(step, {"reward/mean": 0.5}, [("a>", "aaa", 1.0)] if tracker.wants_samples(step) else [])
         tracker.log(4, {}, [("prompt", "completion", object())])  # type: ignore[list-item]
         tracker.finish(0)
-    assert [entry["step"] for entry in run.entries[:3]] == [1, 2, 3]
-    assert [entry.get("reward/mean") for entry in run.entries[:3]] == [0.5] * 3
-    table = run.entries[0]["completions"]
+    steps = [(entry["step"], "completions" in entry) for entry in run.entries[:4]]
+    assert steps == [(1, False), (1, True), (2, False), (3, False)], "the figures do not depend on the samples"
+    assert [entry.get("reward/mean") for entry in run.entries[:4]] == [0.5, None, 0.5, 0.5]
+    table = run.entries[1]["completions"]
     assert (table.columns, table.data) == (["step", "prompt", "completion", "score"], [[1, "a>", "aaa", 1.0]])
-    assert "completions" not in run.entries[1]
-    assert "Weights & Biases did not take step 2: the service is away" in caplog.text
+    assert "Weights & Biases did not take step 3: the service is away" in caplog.text
     assert "could not be closed" in caplog.text

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,14 @@ class WandbTracker:
         return step % _SAMPLES_EVERY == 1
 
     def log(self, step: int, figures: Mapping[str, float], samples: Sequence[Sample]) -> None:
-        import wandb
+        """The samples after the figures: a table needs more rights and more requests than a number."""
+        self._log(step, lambda: figures)
+        if samples:
+            self._log(step, lambda: {"completions": _table(step, samples)})
 
-        entry: dict[str, Any] = {**figures, "step": step}
+    def _log(self, step: int, entry: Callable[[], Mapping[str, Any]]) -> None:
         try:
-            if samples:
-                rows = [[step, *sample] for sample in samples]
-                entry["completions"] = wandb.Table(columns=["step", "prompt", "completion", "score"], data=rows)
-            self._run.log(entry)
+            self._run.log({**entry(), "step": step})
         except Exception as error:
             log.warning("Weights & Biases did not take step %d: %s", step, error)
 
@@ -50,6 +50,12 @@ class WandbTracker:
             self._run.finish(exit_code=exit_code)
         except Exception as error:
             log.warning("Weights & Biases could not be closed: %s", error)
+
+
+def _table(step: int, samples: Sequence[Sample]) -> Any:
+    import wandb
+
+    return wandb.Table(columns=["step", "prompt", "completion", "score"], data=[[step, *each] for each in samples])
 
 
 def start(config: RunConfig, folder: Path) -> Tracker | None:
