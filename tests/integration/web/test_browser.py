@@ -1,9 +1,11 @@
 """The page in a real browser, against a real API server: it follows by itself, and untrusted text stays text."""
 
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -14,8 +16,10 @@ from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.kubectl import Kubectl
 from rig import page_objects as objects
 from rig.browser import Tab, open_browser
-from rig.cluster_access import ClusterAccess
+from rig.cluster_access import ClusterAccess, component
+from rig.fake_kubelet import FakeKubelet
 from rig.namespaces import fresh_namespace
+from rig.operator_process import OperatorProcess
 from rig.page_process import clotho_ui
 
 # `make screenshots` keeps them in docs/images.
@@ -77,8 +81,13 @@ async def test_every_page_in_light_dark_and_on_a_phone(
     await tab.screenshot(images / "page-run-dark.png")
     await tab.look(width=390, height=844)
     await tab.until("document.querySelector('.plot svg').clientWidth < 390")
-    assert await tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut on a phone"
     await tab.screenshot(images / "page-run-phone.png")
+    both = f"run={cluster.namespace}/gsm8k-8b&run={cluster.namespace}/gsm8k-8b-low-rate"
+    phone = (run, f"{run}?tab=samples", f"{run}?tab=settings", f"/compare?{both}", "/environments", "/tests", "/")
+    for path in phone:
+        await tab.go(path)
+        await tab.until("document.querySelector('.panel, .charts, .card, .row') !== null")
+        assert await tab.evaluate("document.documentElement.scrollWidth") <= 390, f"{path} is cut on a phone"
     await tab.look()
     await tab.go(f"{run}?tab=samples")
     await tab.until_text("The bakery sold **16** muffins.")
@@ -89,7 +98,6 @@ async def test_every_page_in_light_dark_and_on_a_phone(
     await tab.until_text("Evaluation of gsm8k at step 400")
     await tab.go(f"{run}?tab=settings")
     await tab.until_text(f"clotho run logs gsm8k-8b -n {cluster.namespace}")
-    both = f"run={cluster.namespace}/gsm8k-8b&run={cluster.namespace}/gsm8k-8b-low-rate"
     await tab.go(f"/compare?{both}")
     await tab.until("document.querySelector('.chart')?.querySelectorAll('.line').length === 2")
     await tab.screenshot(images / "page-compare.png")
@@ -102,39 +110,64 @@ async def test_every_page_in_light_dark_and_on_a_phone(
     await tab.screenshot(images / "page-tests.png")
 
 
-async def test_pages_follow_the_objects(cluster: ClusterAccess, tab: Tab, address: str, images: Path) -> None:
-    """From a run that does not exist yet to its end, with the page open all the time."""
+async def test_a_run_is_watched_from_apply_to_its_end_and_after_its_pods(
+    control_plane: ControlPlane,
+    cluster: ClusterAccess,
+    kubelet: FakeKubelet,
+    operator: OperatorProcess,
+    tab: Tab,
+    address: str,
+) -> None:
+    run = f"/runs/{cluster.namespace}/letters"
+    await kubelet.serve_logs(control_plane.authority.issue_server("fake-kubelet", ["127.0.0.1"]))
+    kubelet.logs = {"trainer": f"{'y' * 10_000_000}\n{HOSTILE}\nloaded the model\n"}
+    kubelet.history = msgspec.to_builtins(objects.history(60))
+    kubelet.progress |= {"step": 60, "rewardMean": 0.5}
     await tab.open(address)
     await tab.until_text("No runs yet.")
-    run = await objects.write_run(
-        cluster, "letters", {"phase": "Starting", "message": "Waiting for the trainer."}, None
-    )
-    await tab.until_text("Starting")
-    await tab.go(f"/runs/{cluster.namespace}/letters")
-    await tab.until_text("Waiting for the trainer.")
-    await tab.until_text("No step yet.")
-    await cluster.patch("trainingruns", "letters", {"status": objects.running(40, 80)}, "/status")
-    await tab.until_text("Training: step 40/80.")
-    await objects.write_history(cluster, run, history_data(objects.history(40)))
+    await cluster.create_run("letters")
+    await tab.until("document.querySelector('[data-run] .phase')?.innerText === 'Running'")
+    await tab.go(f"{run}?tab=logs")
+    await tab.until_text("more bytes\n<img src=x")
+    await tab.until_text("␛[31mred⟨U+202E⟩gnp.exe␀\nloaded the model")
+    await tab.go(run)
     await tab.until_text("KL divergence")
-    done = objects.running(80, 80, phase="Completed", message="Completed all 80 steps.", completionTime=objects.ago())
-    await cluster.patch("trainingruns", "letters", {"status": done}, "/status")
-    await tab.until_text("Completed all 80 steps.")
-    await tab.until_text("Took")
+    await tab.until_text("Running")
 
-    await objects.write_run(
-        cluster, "other", objects.running(60, 80), objects.history(60, 2), training={"steps": 80, "batchSize": 16}
-    )
-    await tab.go("/")
+    kubelet.logs = {"trainer": "wrote the last checkpoint\n"}
+    done = {"state": "finished", "step": 100, "totalSteps": 100, "checkpoint": {"step": 100, "path": "/ckpt/100"}}
+    ending = {"reason": "Finished", "message": "done", "step": 100, "progress": {**done, "rewardMean": 0.9}}
+    (trainer,) = (pod for pod in await cluster.pods("letters") if component(pod) == "trainer")
+    await kubelet.fail(trainer, exit_code=0, message=json.dumps(ending))
+    await tab.until_text("Completed all 100 steps")
+    await tab.until_text("Took")
+    await cluster.until_pods("only its trainer", lambda pods: [*map(component, pods)] == ["trainer"], "letters")
+    await cluster.delete("pods", trainer["metadata"]["name"])
+    await cluster.until_pods("gone", lambda pods: not pods, "letters")
+    await tab.send("Page.reload")
+    await tab.until_text("gsm8k: percent_correct")
+    await tab.until_text("KL divergence")
+    for panel, text in (("samples", "The bakery sold **16** muffins."), ("logs", "wrote the last checkpoint")):
+        await tab.go(f"{run}?tab={panel}")
+        await tab.until_text(text)
+
+
+async def test_comparison_follows_its_runs(cluster: ClusterAccess, tab: Tab, address: str) -> None:
+    for name, steps, size in (("letters", 40, 8), ("other", 60, 16)):
+        kept = objects.history(steps, seed=size)
+        training = {"steps": 80, "batchSize": size}
+        await objects.write_run(cluster, name, objects.running(steps, 80), kept, training=training)
+    await tab.open(address)
     await tab.until("document.querySelectorAll('[data-run]').length === 2")
     await tab.evaluate("document.querySelectorAll('[data-run] input').forEach(each => each.click())")
     await tab.until("document.querySelector('.chosen a')?.click() ?? location.pathname === '/compare'")
     await tab.until("document.querySelector('.chart')?.querySelectorAll('.line').length === 2")
-    first = await tab.evaluate("document.querySelector('.different tbody th').innerText")
-    assert first == "training.batchSize"
-
+    assert await tab.evaluate("document.querySelector('.different tbody th').innerText") == "training.batchSize"
+    await cluster.patch("trainingruns", "other", {"status": objects.running(75, 80)}, "/status")
+    await tab.until_text("75 / 80")
     await cluster.delete("trainingruns", "letters")
     await tab.until_text(f"There is no run {cluster.namespace}/letters")
+    await tab.until("document.querySelector('.chart').querySelectorAll('.line').length === 1")
 
 
 async def test_hostile_text_stays_text(cluster: ClusterAccess, tab: Tab, address: str) -> None:

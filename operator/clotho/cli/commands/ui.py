@@ -31,7 +31,8 @@ async def serve(options: argparse.Namespace, workspace: Workspace) -> int:
                 await asyncio.to_thread(webbrowser.open, f"{address}#code={access.new_code()}")
             await asyncio.Event().wait()
     except OSError as error:
-        raise Failure(f"cannot listen on {HOST}:{options.port}: {error.strerror}; choose another --port") from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise Failure(f"cannot listen on {HOST}:{options.port}: {reason}; choose another --port") from error
     return Exit.OK
 
 

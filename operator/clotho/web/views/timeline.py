@@ -38,10 +38,11 @@ def _from_status(run: Object, reported: set[str]) -> Iterable[Moment]:
     status, created = run.get("status", {}), run["metadata"].get("creationTimestamp", "")
     yield Moment(time=created, kind="phase", title="Created")
     times = {"Starting": status.get("startTime"), "Running": status.get("runningTime")}
-    times |= {status.get("phase", ""): status["completionTime"]} if status.get("completionTime") else {}
+    end = status.get("phase", "") if status.get("completionTime") else None
+    times |= {end: status["completionTime"]} if end else {}
     for phase, time in times.items():
         if time and phase not in reported:
-            text = status.get("message", "") if phase == status.get("phase") else ""
+            text = status.get("message", "") if phase == end else ""
             yield Moment(time=time, kind="phase", title=phase, text=text, is_warning=phase == "Failed")
     if stall := status.get("stall"):
         yield Moment(time=stall["since"], kind="stall", title=f"Stalled: {stall['cause']}", is_warning=True)
