@@ -354,4 +354,42 @@ ENVIRONMENT = (
     ),
 )
 
-CATALOGUE = (*PLAN, *RENDER, *LEADER, *LEDGER, *TRAINING, *ENVIRONMENT)
+WEB = (
+    Mutation(
+        "the page answers under every host name",
+        "operator/clotho/web/protection.py",
+        "if allowed_hosts and host.lower() not in allowed_hosts:",
+        "if False and host.lower() not in allowed_hosts:",
+        ("tests/unit/web/test_protection.py",),
+    ),
+    Mutation(
+        "the page answers requests of other sites",
+        "operator/clotho/web/protection.py",
+        "if origin is not None and urlsplit(origin).netloc.lower() != host.lower():",
+        "if origin is not None and not urlsplit(origin).netloc:",
+        ("tests/unit/web/test_protection.py",),
+    ),
+    Mutation(
+        "people who look share the data of the first",
+        "operator/clotho/web/access.py",
+        "        key = hashlib.sha256(token.encode()).digest()\n",
+        '        key = b""\n',
+        ("tests/unit/web/test_access.py",),
+    ),
+    Mutation(
+        "a code for the page works more than once",
+        "operator/clotho/web/access.py",
+        'self._codes.discard(found or "")',
+        'self._codes.discard("")',
+        ("tests/unit/web/test_access.py",),
+    ),
+    Mutation(
+        "bidirectional marks reach the page",
+        "operator/clotho/web/untrusted.py",
+        "\\u2028-\\u202e",
+        "\\u2028-\\u2029",
+        ("tests/unit/web/test_untrusted.py",),
+    ),
+)
+
+CATALOGUE = (*PLAN, *RENDER, *LEADER, *LEDGER, *TRAINING, *ENVIRONMENT, *WEB)
