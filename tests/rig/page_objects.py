@@ -124,6 +124,14 @@ COMPONENTS = {
     "inference": component("inference", replicas=4, ready=4),
     "environments": [component("gsm8k", replicas=6, ready=6, restarts=1)],
 }
+EVALUATED = {
+    "environment": "gsm8k",
+    "figure": "percent_correct",
+    "step": 400,
+    "value": 72.3,
+    "bestStep": 350,
+    "best": 78.7,
+}
 OUT_OF_MEMORY = "trainer: out of memory (limit 80Gi, spec.trainer.template); all 3 restarts are used."
 
 
@@ -132,7 +140,12 @@ async def write_all(cluster: ClusterAccess) -> None:
     large: Body = {**gsm8k, "trainer": {"gpus": 8}, "inference": {"replicas": 4}}
     training = {"steps": 1200, "batchSize": 64}
     await write_run(
-        cluster, "gsm8k-8b", running(412, 1200, components=COMPONENTS), history(412), training=training, **large
+        cluster,
+        "gsm8k-8b",
+        running(412, 1200, components=COMPONENTS, evaluations=[EVALUATED]),
+        history(412),
+        training=training,
+        **large,
     )
     slow = {**training, "learningRate": 2e-6}
     status = running(405, 1200, components=COMPONENTS, best=0.62, speed=0.7)

@@ -76,6 +76,7 @@ async def test_every_page_in_light_dark_and_on_a_phone(
     await tab.until("document.querySelectorAll('[data-run]').length === 1")
     await tab.go(run)
     await tab.until("document.querySelectorAll('.chart').length > 10 && document.querySelectorAll('.line').length > 12")
+    await tab.until_text("78.7")
     await tab.screenshot(images / "page-run.png")
     await tab.look(scheme="dark")
     await tab.screenshot(images / "page-run-dark.png")

@@ -50,7 +50,7 @@ def _details(body: Object) -> View:
         "export": status.get("export"),
         "wandb": _web_address(status.get("wandbUrl") or ""),
         "policies": (status.get("policy") or {}).get("names", []),
-        "best": status.get("evaluations") or [],
+        "evaluated": status.get("evaluations") or [],
         "conditions": [
             {key: each.get(key) for key in ("type", "status", "reason", "message", "lastTransitionTime")}
             for each in status.get("conditions", ())

@@ -86,6 +86,7 @@ export function openRun(root, { names, query, report }) {
 function heading({ run, unread }) {
   const place = [run.namespace, run.model, ...run.environments].filter(Boolean);
   const tile = (title, value) => h("div", { class: "tile" }, h("dt", {}, title), h("dd", {}, value));
+  const [best] = run.evaluated;
   const elapsed = () => duration(run.ended ? (Date.parse(run.ended) - Date.parse(run.created)) / 1000 : secondsSince(run.created));
   const compare = `/compare?${new URLSearchParams({ run: `${run.namespace}/${run.name}` })}`;
   const wandb = run.wandb && h("a", { href: run.wandb, rel: "noopener noreferrer", target: "_blank" }, "Weights & Biases");
@@ -103,6 +104,7 @@ function heading({ run, unread }) {
       tile("Tokens/s", whole(run.tokensPerSecond)),
       tile("GPUs", run.gpus ?? "–"),
       tile("Checkpoint", run.checkpoint ? `step ${whole(run.checkpoint.step)}` : "–"),
+      best && tile("Best evaluation", [number(best.best), h("small", { title: `${best.environment}: ${best.figure}` }, `step ${whole(best.bestStep)}`)]),
       tile("Restarts", run.restarts),
       tile(isOver(run.phase) ? "Took" : "Age", run.ended ? elapsed() : ticking(() => age(run.created))),
     ),
