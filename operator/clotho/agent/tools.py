@@ -18,6 +18,7 @@ from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.cluster.credentials import CredentialsError
 from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.workspace.drafting import begin_draft, fresh_name
+from clotho.workspace.history import component_of_title, kept_logs_of, of_last_attempt
 from clotho.workspace.inference_tests import TestOrder, wait_for_test
 from clotho.workspace.log_lines import readable
 from clotho.workspace.logs import component_of, read_log
@@ -183,24 +184,24 @@ class Toolbox:
     @answers_errors
     async def logs(self, run_id: str, component: str, lines: int) -> Answer:
         """Not rate-limited: the log is where the first minutes of a run, and its failures, are explained."""
-        await self._workspace.get("TrainingRun", run_id)
+        run = await self._workspace.get("TrainingRun", run_id)
         pods = [pod for pod in await self._workspace.pods_of(run_id) if component_of(pod) == component]
-        if not pods:
-            return {"error": f"run {run_id} has no {component} pod now; a finished run keeps only its trainer's"}
-        return {
-            "run_id": run_id,
-            "component": component,
-            "logs": {name: text async for name, text in self._tails(pods, lines)},
-        }
+        found = {name: text async for name, text in self._tails(pods, lines)} if pods else {}
+        if not found:
+            kept = of_last_attempt(await kept_logs_of(self._workspace, run))
+            found = {log.title: _tail(log.text, lines) for log in kept if component_of_title(log.title) == component}
+        if not found:
+            return {"error": f"run {run_id} has no {component} pod now, and no log of one is kept"}
+        return {"run_id": run_id, "component": component, "logs": found}
 
     async def _tails(self, pods: Sequence[Mapping[str, Any]], lines: int) -> AsyncIterator[tuple[str, str]]:
         for pod in pods:
             try:
                 raw = [line async for line in read_log(self._workspace, pod, tail=lines)]
-                text = "\n".join(each for line in raw for each in readable(line.decode(errors="replace")))
+                text = _tail("\n".join(line.decode(errors="replace") for line in raw), lines)
             except ApiError as error:
                 text = f"(no log: {error.message})"
-            yield pod["metadata"]["name"], text[-LOG_LIMIT:]
+            yield pod["metadata"]["name"], text
 
     @answers_errors
     async def stop_training(self, run_id: str) -> Answer:
@@ -251,3 +252,8 @@ class Toolbox:
             late = f"not finished after {order.limit_seconds:.0f} s; InferenceTest {name} continues"
             return {"error": late, **answers.test_answer(test)}
         return answers.test_answer(test)
+
+
+def _tail(text: str, lines: int) -> str:
+    readable_lines = (each for line in text.split("\n")[-lines:] for each in readable(line))
+    return "\n".join(readable_lines)[-LOG_LIMIT:]

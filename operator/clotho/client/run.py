@@ -12,6 +12,7 @@ from clotho.client.display import as_html, live_display
 from clotho.client.errors import ClothoError
 from clotho.client.frames import Frame, frame, history_rows
 from clotho.cluster.outcomes import ApiError
+from clotho.workspace.history import component_of_title, kept_logs_of, of_last_attempt
 from clotho.workspace.log_lines import readable
 from clotho.workspace.logs import component_of, pod_title, read_log
 from clotho.workspace.objects import Workspace
@@ -79,7 +80,7 @@ class Run:
 
     def logs(self, component: str = "", *, tail: int | None = None) -> str:
         """Of all pods that still exist, or of one component: trainer, api-server or environment."""
-        return self._connection.call(_logs(self._workspace, self.name, component, tail))
+        return self._connection.call(_logs(self._workspace, self.body, component, tail))
 
     def stop(self) -> Run:
         """For good, after a final checkpoint."""
@@ -106,10 +107,11 @@ class Run:
         return as_html(self.body)
 
 
-async def _logs(workspace: Workspace, name: str, component: str, tail: int | None) -> str:
+async def _logs(workspace: Workspace, run: Object, component: str, tail: int | None) -> str:
+    name = run["metadata"]["name"]
     pods = [pod for pod in await workspace.pods_of(name) if component in ("", component_of(pod))]
     if not pods:
-        raise ClothoError(f"run {name} has no {component or 'pods'} now; a finished run keeps only its trainer's pod")
+        return await _kept_logs(workspace, run, component, tail)
     lines = []
     for pod in pods:
         title = pod_title(pod)
@@ -119,6 +121,16 @@ async def _logs(workspace: Workspace, name: str, component: str, tail: int | Non
         except ApiError as error:  # a pod that has not started does not hide the logs of the others
             lines.append(f"{title}  ({error.message})")
     return "\n".join(lines)
+
+
+async def _kept_logs(workspace: Workspace, run: Object, component: str, tail: int | None) -> str:
+    logs = of_last_attempt(await kept_logs_of(workspace, run))
+    wanted = [log for log in logs if component in ("", component_of_title(log.title))]
+    if not wanted:
+        name = run["metadata"]["name"]
+        raise ClothoError(f"run {name} has no {f'{component} ' if component else ''}pod now, and no log of one is kept")
+    lines = [(log.title, line) for log in wanted for line in log.text.split("\n")[-(tail or 0) :]]
+    return "\n".join(f"{title}  {each}" for title, line in lines for each in readable(line))
 
 
 async def _delete(workspace: Workspace, body: Object, *, with_claim: bool) -> None:

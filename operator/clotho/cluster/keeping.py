@@ -62,8 +62,9 @@ class _Known(Struct):
     """What this process has fetched and written of a run."""
 
     uid: str
-    step: int = 0  # the last that was fetched
-    fetched_at: datetime | None = None
+    step: int = 0  # the last that is kept
+    asked: int = 0  # the step at which the trainer was last asked; one of an older release has no history
+    asked_at: datetime | None = None
     written: dict[str, str] = field(default_factory=dict)  # digests of ConfigMaps, by name
     announced: int = 0  # attempt whose logs an Event names
 
@@ -92,9 +93,9 @@ class Keeper:
         known = self._of(run)
         reached = report.step if report is not None else 0
         now = datetime.now(UTC)
-        if trainer is None or not trainer.is_ready or not is_fetch_due(run, reached, known.step, known.fetched_at, now):
+        if trainer is None or not trainer.is_ready or not is_fetch_due(run, reached, known.asked, known.asked_at, now):
             return
-        known.fetched_at = now
+        known.asked, known.asked_at = reached, now
         await self._keep_history(run, await self._fetch(run, trainer))
 
     async def keep(

@@ -8,6 +8,7 @@ import pytest
 
 from clotho.agent.rate_limit import ANNOTATION
 from clotho.agent.tools import SESSIONS, Settings, Toolbox
+from clotho.api.history import KeptLog, log_data
 from clotho.cluster.outcomes import Forbidden, Transient
 from clotho.workspace import inference_tests
 from rig.fake_api import NAMESPACE, FakeApi, described
@@ -199,6 +200,16 @@ async def test_evaluation_of_a_finished_run_is_read_from_its_status(api: FakeApi
         evaluations=[{"figure": "loss", "value": 9}, {"figure": "eval/percent_correct", "value": 0.75}],
     )
     assert (await tools.check_status("echo-1"))["metrics"]["eval_percent_correct"] == 0.75
+
+
+async def test_logs_of_pods_that_are_gone_are_those_that_were_kept(api: FakeApi, tools: Toolbox) -> None:
+    running(api, phase="Completed")
+    logs = [
+        KeptLog(attempt=n, restarts=0, title="trainer", container="main", text=f"start {n}\nend {n}") for n in (1, 2)
+    ]
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/echo-1-uidofech-logs"
+    api.objects[path] = {"metadata": {"name": "x"}, "data": log_data(tuple(logs))}
+    assert (await tools.logs("echo-1", "trainer", 1))["logs"] == {"trainer": "end 2"}
 
 
 async def test_the_time_of_a_finished_run_stands_still(api: FakeApi, tools: Toolbox) -> None:

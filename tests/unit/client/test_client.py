@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from clotho.api.history import KeptLog, log_data
 from clotho.client import ClothoError, Run, frames
 from clotho.client import run as runs
 from clotho.client.connection import Connection
@@ -120,6 +121,18 @@ def test_waiting_ends_at_the_timeout(api: FakeApi, monkeypatch: pytest.MonkeyPat
         a_run(api, message="Training: step 50/100.").wait(0, progress=False)
 
 
+def test_logs_of_pods_that_are_gone_are_those_that_were_kept(api: FakeApi) -> None:
+    run = a_run(api)
+    log = KeptLog(attempt=1, restarts=0, title="trainer", container="main", text="one\ntwo")
+    name = f"mine-{run.body['metadata']['uid'].replace('-', '')[:8]}-logs"
+    api.objects[f"/api/v1/namespaces/{NAMESPACE}/configmaps/{name}"] = {
+        "metadata": {"name": "x"},
+        "data": log_data((log,)),
+    }
+    assert run.logs() == "trainer  one\ntrainer  two"
+    assert run.logs("trainer", tail=1) == "trainer  two"
+
+
 def test_logs_are_readable(api: FakeApi) -> None:
     run = a_run(api)
     labels = {"clotho.dev/run": "mine", "app.kubernetes.io/component": "trainer"}
@@ -127,7 +140,7 @@ def test_logs_are_readable(api: FakeApi) -> None:
     api.objects[f"{pods}/mine-trainer"] = {"metadata": {"name": "mine-trainer", "labels": labels}}
     api.texts[f"{pods}/mine-trainer/log"] = b'{"time":"2026-11-15T12:00:01Z","level":"info","message":"step 1"}\nplain'
     assert run.logs("trainer") == "trainer  11-15 12:00:01 INFO  step 1\ntrainer  plain"
-    with pytest.raises(ClothoError, match="has no environment now"):
+    with pytest.raises(ClothoError, match="has no environment pod now"):
         run.logs("environment")
 
 

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from clotho.api.history import KeptLog
-from clotho.api.names import API_SERVER, ENVIRONMENT, INFERENCE, TRAINER
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output
 from clotho.cluster.outcomes import ApiError
-from clotho.workspace.history import kept_logs_of
+from clotho.workspace.history import component_of_title, kept_logs_of, of_last_attempt
 from clotho.workspace.log_lines import as_json, readable
 from clotho.workspace.logs import MAIN, component_of, pod_title, read_log
 from clotho.workspace.objects import Workspace
@@ -42,15 +41,15 @@ async def logs(options: argparse.Namespace, workspace: Workspace) -> int:
 
 def _without(pods: Sequence[Object], kept: Sequence[KeptLog], options: argparse.Namespace) -> list[KeptLog]:
     """Of the attempt that was asked for, else of the last one: what was kept of pods that do not exist any more."""
-    wanted = [log for log in kept if options.component in (None, _component(log.title))]
-    attempt = options.attempt or max((log.attempt for log in kept), default=0)
+    asked = (
+        of_last_attempt(kept) if options.attempt is None else [log for log in kept if log.attempt == options.attempt]
+    )
     present = {pod_title(pod) for pod in pods}
-    return [log for log in wanted if log.attempt == attempt and log.title not in present]
+    return [log for log in asked if log.title not in present and _is_of(log, options.component)]
 
 
-def _component(title: str) -> str:
-    first = title.rpartition("-")[0] or title
-    return next((each for each in (TRAINER, API_SERVER, INFERENCE) if each in (first, title)), ENVIRONMENT)
+def _is_of(log: KeptLog, component: str | None) -> bool:
+    return component in (None, component_of_title(log.title))
 
 
 def _nothing(options: argparse.Namespace) -> str:

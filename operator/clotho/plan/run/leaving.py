@@ -92,12 +92,12 @@ def with_last_step(known: History, report: Progress | None) -> History:
     return history.merged(known, History(series=history.series_of({report.step: row}))) if row else known
 
 
-def is_fetch_due(run: TrainingRun, reached: int, fetched: int, fetched_at: datetime | None, now: datetime) -> bool:
+def is_fetch_due(run: TrainingRun, reached: int, asked: int, asked_at: datetime | None, now: datetime) -> bool:
     """When there are new steps: at once for the first, then less often the longer a run lasts."""
-    if reached <= fetched or run.status.phase != "Running":
+    if reached <= asked or run.status.phase != "Running":
         return False
     began = run.status.start_time or now
-    return fetched_at is None or now - fetched_at >= max(SHORTEST_PAUSE, (now - began) / UPDATES)
+    return asked_at is None or now - asked_at >= max(SHORTEST_PAUSE, (now - began) / UPDATES)
 
 
 def logs_kept(run: TrainingRun, attempt: int) -> Event:
