@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from clotho_contract.history import MOST_EVALUATED, Evaluation
-from clotho_contract.progress import LONGEST_NAME
+from clotho_contract.progress import LONGEST_NAME, Count
 
 EVALUATIONS_PATH: Final = "/evaluations"
 PROTOCOL_HEADER: Final = "X-Clotho-Protocol"  # a client that sends it understands 429 and Retry-After
@@ -151,7 +151,7 @@ class NewEvaluation(Struct, frozen=True):
     figures: Annotated[
         dict[Annotated[str, Meta(max_length=LONGEST_NAME)], float], Meta(min_length=1, max_length=MOST_EVALUATED)
     ]
-    step: Annotated[Step | None, Meta(description="Of the policy; absent: the run's current step.")] = None
+    step: Annotated[Count | None, Meta(description="Of the policy; absent: the run's current step.")] = None
 
 
 class Evaluations(Struct, frozen=True):

@@ -13,7 +13,8 @@ LONGEST_TEXT: Final = 4096
 MOST_SUMMARIES: Final = 16  # figures of evaluations
 LONGEST_NAME: Final = 128
 MOST_MISSING: Final = 64  # ranks that are reported at once
-Count = Annotated[int, Meta(ge=0, le=2**53)]  # what JSON and Prometheus can count exactly
+LARGEST_COUNT: Final = 2**53  # what JSON and Prometheus can count exactly
+Count = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 
 
 class HistorySample(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -44,6 +44,7 @@ BODIES: dict[str, Any] = {
     "/status-env": {"env_id": 0},
     "/scored_data": GROUP,
     "/scored_data_list": [GROUP, LONG_GROUP],
+    "/evaluations": {"environment": "env", "figures": {"accuracy": 0.5}, "step": 1},
     "/lease": {"wait_seconds": 0},
     "/lease/{id}/ack": {"step": 1},
     "/checkpointed": {"step": 1},

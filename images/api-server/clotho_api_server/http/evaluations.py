@@ -10,6 +10,7 @@ from clotho_api_server.state.service import Service
 from clotho_contract.api_protocol import Evaluations as Listed
 from clotho_contract.api_protocol import NewEvaluation
 from clotho_contract.history import Evaluation, bounded_evaluation
+from clotho_contract.progress import LARGEST_COUNT
 
 
 class Evaluations:
@@ -19,7 +20,7 @@ class Evaluations:
     async def add(self, request: web.Request) -> web.Response:
         """Figures that are not numbers are left out."""
         new = await asked(request, NewEvaluation)
-        step = self._service.state.step if new.step is None else new.step
+        step = min(self._service.state.step, LARGEST_COUNT) if new.step is None else new.step
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         evaluation = Evaluation(step=step, time=now, environment=new.environment, figures=new.figures)
         await self._service.change(lambda ledger: evaluations.add(ledger, bounded_evaluation(evaluation)))

@@ -21,12 +21,11 @@ from clotho_contract.api_protocol import (
     EnvIdentifier,
     EnvRegistration,
     NewEvaluation,
-    Step,
     refusal_detail,
 )
 from clotho_contract.history import MOST_EVALUATED
 from clotho_contract.names import POLICY_VERSION_HEADER
-from clotho_contract.progress import LONGEST_NAME
+from clotho_contract.progress import LONGEST_NAME, Count
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 from clotho_contract.untrusted import decode
 from clotho_environment.atropos.scored import Scored
@@ -52,7 +51,7 @@ class Reported(Struct, frozen=True):
     """An evaluation as the environment reports it."""
 
     figures: Annotated[dict[Annotated[str, Meta(max_length=LONGEST_NAME)], float], Meta(max_length=MOST_EVALUATED)]
-    step: Step | None = None
+    step: Count | None = None
 
 
 class Gateway:
