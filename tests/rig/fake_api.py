@@ -44,6 +44,9 @@ class FakeApi:
         self.objects[path] = body
         return body
 
+    async def __aexit__(self, *_: object) -> None:
+        """There is no connection to close."""
+
     def _note(self, request: str, body: object = None) -> None:
         self.requests.append(request)
         self.bodies.append(body)

@@ -1,6 +1,7 @@
 """The page's server as people start it: `clotho ui`, or as the chart does in the cluster."""
 
 import asyncio
+import base64
 import os
 import socket
 import sys
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import yaml
 
 from clotho_dev.cluster.process import die_with_parent
 from rig.cluster_access import eventually
@@ -37,9 +39,12 @@ async def clotho_ui(kubeconfig: Path, *options: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def page_in_cluster(server: str, authority: Path) -> AsyncIterator[str]:
-    """Its address; the API server is found by the variables that every pod has."""
-    host, _, api_port = server.removeprefix("https://").rpartition(":")
+async def page_in_cluster(kubeconfig: Path, folder: Path) -> AsyncIterator[str]:
+    """Its address; the API server is found as in a pod, by its variables and the certificate of the authority."""
+    known = yaml.safe_load(await asyncio.to_thread(kubeconfig.read_text))["clusters"][0]["cluster"]
+    host, _, api_port = known["server"].removeprefix("https://").rpartition(":")
+    authority = folder / "ca.crt"
+    await asyncio.to_thread(authority.write_bytes, base64.b64decode(known["certificate-authority-data"]))
     port = free_port()
     variables = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": api_port, "CLOTHO_WEB_CA": str(authority)}
     async with _process(["-m", "clotho.web"], {**variables, "CLOTHO_WEB_PORT": str(port)}):

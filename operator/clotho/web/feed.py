@@ -101,7 +101,10 @@ class Feed:
             shared.release = loop.call_later(LINGER_SECONDS, self._drop, source)
 
     def _drop(self, source: Source) -> None:
-        task = asyncio.ensure_future(self._shared.pop(source).mirror.close())
+        shared = self._shared.pop(source)
+        if shared.release is not None:
+            shared.release.cancel()
+        task = asyncio.ensure_future(shared.mirror.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

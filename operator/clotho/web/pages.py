@@ -87,7 +87,9 @@ async def table_page(feed: Feed, rows: Rows, kind: Kind, namespaces: Sequence[st
 
 
 def scope(held: Held, sources: Sequence[Source]) -> Mapping[str, Any]:
-    whole = "/namespaces/" not in sources[0].folder if sources else False
+    if not sources:
+        return {"allNamespaces": False, "problem": "These credentials cannot list all namespaces: name those to show."}
+    whole = "/namespaces/" not in sources[0].folder
     return {"allNamespaces": whole, "problem": explain(held) if not held.objects() or whole else ""}
 
 

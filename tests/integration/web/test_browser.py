@@ -20,7 +20,7 @@ from rig.cluster_access import ClusterAccess, component
 from rig.fake_kubelet import FakeKubelet
 from rig.namespaces import fresh_namespace
 from rig.operator_process import OperatorProcess
-from rig.page_process import clotho_ui
+from rig.page_process import clotho_ui, page_in_cluster
 
 # `make screenshots` keeps them in docs/images.
 IMAGES = os.environ.get("CLOTHO_SCREENSHOTS", "")
@@ -151,6 +151,38 @@ async def test_a_run_is_watched_from_apply_to_its_end_and_after_its_pods(
     for panel, text in (("samples", "The bakery sold **16** muffins."), ("logs", "wrote the last checkpoint")):
         await tab.go(f"{run}?tab={panel}")
         await tab.until_text(text)
+
+
+async def test_people_sign_in_with_their_token(
+    control_plane: ControlPlane, kubectl: Kubectl, cluster: ClusterAccess, tab: Tab, tmp_path: Path
+) -> None:
+    here = kubectl.in_namespace(cluster.namespace)
+    here.run("create", "serviceaccount", "viewer")
+    here.run(
+        "create",
+        "role",
+        "viewer",
+        "--verb=get,list,watch",
+        "--resource=trainingruns.clotho.dev,environments.clotho.dev",
+    )
+    here.run("create", "rolebinding", "viewer", "--role=viewer", f"--serviceaccount={cluster.namespace}:viewer")
+    await objects.write_run(cluster, "letters", objects.running(40, 80), None)
+    enter = "document.querySelector('#token').value = '{}'; document.querySelector('form button').click()"
+    async with page_in_cluster(control_plane.kubeconfig, tmp_path) as address:
+        await tab.open(address)
+        await tab.until("document.querySelector('#token') !== null")
+        await tab.evaluate(enter.format("made-up"))
+        await tab.until_text("The cluster rejects these credentials")
+        await tab.evaluate(enter.format(here.run("create", "token", "viewer").strip()))
+        await tab.until_text("Look into these namespaces")
+        await tab.go(f"/?namespaces={cluster.namespace}")
+        await tab.until_text("letters")
+        await tab.go("/environments")
+        await tab.until_text("No environments yet.")
+        assert await tab.evaluate("localStorage.length") == 0, "the token stays in this tab"
+        await tab.evaluate("document.querySelector('#leave').click()")
+        await tab.until("document.querySelector('#token') !== null && sessionStorage.length === 0")
+        tab.problems.clear()  # the answer 401 to the wrong token
 
 
 async def test_comparison_follows_its_runs(cluster: ClusterAccess, tab: Tab, address: str) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest_asyncio
-import yaml
 
 from clotho_dev.cluster.control_plane import ControlPlane
 from clotho_dev.cluster.kubectl import Kubectl
@@ -121,13 +120,10 @@ async def test_in_a_cluster_everybody_sees_what_their_token_may_read(
         tokens[name] = here.run("create", "token", name).strip()
     here.run("create", "role", "viewer", "--verb=get,list,watch", "--resource=trainingruns.clotho.dev")
     here.run("create", "rolebinding", "viewer", "--role=viewer", f"--serviceaccount={cluster.namespace}:viewer")
-    known = yaml.safe_load(control_plane.kubeconfig.read_text())["clusters"][0]["cluster"]
-    authority = tmp_path / "ca.crt"
-    authority.write_bytes(msgspec.convert(known["certificate-authority-data"], bytes))
     run = f"/api/runs/{cluster.namespace}/letters"
     with fresh_namespace(kubectl) as elsewhere:
         async with (
-            page_in_cluster(known["server"], authority) as address,
+            page_in_cluster(control_plane.kubeconfig, tmp_path) as address,
             aiohttp.ClientSession(base_url=address) as session,
         ):
             viewer, unbound = (Visitor(session, token) for token in tokens.values())

@@ -1,6 +1,7 @@
 // Talks to the server: the token of each request, JSON once, and state that follows by server-sent events.
 
 const TOKEN = "clotho-token";
+const NAMESPACES = "clotho-namespaces";
 const RETRY_MS = [500, 1000, 2000, 5000, 10000];
 
 export class Refused extends Error {
@@ -15,7 +16,17 @@ let storage = sessionStorage;
 export const keepForAllTabs = () => { storage = localStorage; };
 export const hasToken = () => Boolean(storage.getItem(TOKEN));
 export const setToken = (token) => storage.setItem(TOKEN, token);
-export const forgetToken = () => storage.removeItem(TOKEN);
+export const forgetToken = () => {
+  storage.removeItem(TOKEN);
+  sessionStorage.removeItem(NAMESPACES);
+};
+
+// Whoever may not list all namespaces names theirs once, in the address of a page; the other pages of the tab follow.
+export function inNamespaces(path, query) {
+  if (query.has("namespaces")) sessionStorage.setItem(NAMESPACES, query.get("namespaces"));
+  const named = sessionStorage.getItem(NAMESPACES);
+  return named ? `${path}?${new URLSearchParams({ namespaces: named })}` : path;
+}
 
 async function ask(path, options = {}) {
   const headers = { ...options.headers };

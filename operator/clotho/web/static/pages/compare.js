@@ -1,6 +1,6 @@
 // Several runs over one another: curves in one colour for each run, then the settings in which they differ.
 
-import { follow, getJson } from "/static/api.js";
+import { follow, getJson, inNamespaces } from "/static/api.js";
 import { Cursor, FIGURES, chart, pointsOf } from "/static/chart.js";
 import { h } from "/static/dom.js";
 import { number, phaseTitle, shortValue, tone, whole } from "/static/format.js";
@@ -29,7 +29,7 @@ export function openCompare(root, { query, report, go }) {
 function adding(query, go) {
   const list = h("datalist", { id: "known-runs" });
   const field = h("input", { list: "known-runs", placeholder: "Add a run: namespace/name", "aria-label": "Add a run" });
-  getJson("/api/runs").then(({ parts }) => {
+  getJson(inNamespaces("/api/runs", query)).then(({ parts }) => {
     const others = Object.keys(parts).filter((key) => key.includes("/") && !query.getAll("run").includes(key));
     list.replaceChildren(...others.slice(0, 500).map((key) => h("option", { value: key })));
   }).catch(() => {});

@@ -1,6 +1,6 @@
 // The catalogue: each environment with the fields that a run can set.
 
-import { follow } from "/static/api.js";
+import { follow, inNamespaces } from "/static/api.js";
 import { h } from "/static/dom.js";
 import { shortValue } from "/static/format.js";
 
@@ -25,7 +25,7 @@ export function openEnvironments(root, { query, report }) {
     list.replaceChildren(...(found.length > 0 ? found.map(([key, each]) => card(key, each, opened)) : [h("p", { class: "empty" }, words)]));
   }
 
-  return follow("/api/environments", (state) => { parts = state; draw(); }, report);
+  return follow(inNamespaces("/api/environments", query), (state) => { parts = state; draw(); }, report);
 }
 
 function card(key, environment, opened) {

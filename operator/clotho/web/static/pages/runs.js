@@ -1,6 +1,6 @@
 // All runs that one may see: filters are in the address, rows change by themselves.
 
-import { follow } from "/static/api.js";
+import { follow, inNamespaces } from "/static/api.js";
 import { sparkline } from "/static/chart.js";
 import { h, ticking, wide } from "/static/dom.js";
 import { age, isOver, number, phaseTitle, timeLeft, tone, whole } from "/static/format.js";
@@ -74,8 +74,7 @@ export function openRuns(root, { query, report, go }) {
     );
   }
 
-  const named = query.get("namespaces");
-  return follow(`/api/runs${named ? `?${new URLSearchParams({ namespaces: named })}` : ""}`, (state) => { parts = state; draw(); }, report);
+  return follow(inNamespaces("/api/runs", query), (state) => { parts = state; draw(); }, report);
 }
 
 const groupOf = (run) => (run.isQueued && !isOver(run.phase) ? "Queued" : { Pending: "Starting", Stopping: "Running" }[run.phase] ?? run.phase);

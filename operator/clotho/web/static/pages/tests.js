@@ -1,16 +1,16 @@
 // Inference tests: how well served models do in an environment before anything is trained.
 
-import { follow } from "/static/api.js";
+import { follow, inNamespaces } from "/static/api.js";
 import { h, ticking, wide } from "/static/dom.js";
 import { age, number, tone } from "/static/format.js";
 
-export function openTests(root, { report }) {
+export function openTests(root, { query, report }) {
   document.title = "Tests – Clotho";
   const list = h("div", { class: "cards" });
   const opened = new Set();
   root.append(h("h1", {}, "Inference tests"), list);
   return follow(
-    "/api/tests",
+    inNamespaces("/api/tests", query),
     (parts) => {
       const all = Object.entries(parts).filter(([key]) => key.includes("/")).sort(([, a], [, b]) => (b.created ?? "").localeCompare(a.created ?? ""));
       const words = parts.scope?.problem || "No tests yet. `clotho test ENVIRONMENT` tries one with served models.";
