@@ -10,7 +10,7 @@ from msgspec import Meta, field
 
 from clotho_contract.inline import Inline
 from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE
-from clotho_contract.settings import Export, Inference, Model, PositiveInt, Settings, Sharding, Training, Wandb
+from clotho_contract.settings import S3, Export, Inference, Model, PositiveInt, Settings, Sharding, Training, Wandb
 from clotho_contract.trajectory import group_size_of
 
 
@@ -82,6 +82,8 @@ class RunConfig(Settings, frozen=True):
     tensorboard: bool = False
     stall_after_seconds: PositiveInt = 1800
     sharding: Sharding = "none"
+    s3: S3 | None = None  # where checkpoints are copied to
+    resume_from: str = ""  # an s3:// location that another run has copied its checkpoints to
     continues_other_runs: bool = False  # without checkpoints of its own, the run starts from another run's
 
     def environment(self, name: str) -> EnvironmentConfig:

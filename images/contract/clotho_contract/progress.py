@@ -40,6 +40,14 @@ class EvaluationSummary(Struct, frozen=True, kw_only=True, rename="camel", omit_
     best: float
 
 
+class CopyInfo(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How the copies of checkpoints in a bucket are doing."""
+
+    location: str  # s3://bucket/folder
+    step: Count = 0  # of the newest that is there
+    problem: str = ""  # why a newer one is not
+
+
 class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """`finished` is reported only after the last step and its final checkpoint: it alone makes a run Completed."""
 
@@ -61,6 +69,7 @@ class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     missing_ranks: Annotated[tuple[Count, ...], Meta(max_length=MOST_MISSING)] = ()  # that rank 0 waits for in vain
     checkpoint: CheckpointInfo | None = None
     best_checkpoint: CheckpointInfo | None = None  # by training.checkpoint.keepBest
+    copies: CopyInfo | None = None
     history: tuple[HistorySample, ...] = ()
     wandb_url: str | None = None
     evaluations: Annotated[tuple[EvaluationSummary, ...], Meta(max_length=MOST_SUMMARIES)] = ()
@@ -73,6 +82,7 @@ def encode(progress: Progress) -> bytes:
 def bounded(progress: Progress) -> Progress:
     """Untrusted code may have written it: figures and texts that no trainer can mean are left out."""
     saved, best, url = progress.checkpoint, progress.best_checkpoint, progress.wandb_url
+    copies = progress.copies
     return msgspec.structs.replace(
         progress,
         reward_mean=_within(progress.reward_mean, -LARGEST_FIGURE),
@@ -82,6 +92,7 @@ def bounded(progress: Progress) -> Progress:
         seconds_per_step=_within(progress.seconds_per_step),
         checkpoint=saved if saved and len(saved.path) <= LONGEST_TEXT else None,
         best_checkpoint=best if best and len(best.path) <= LONGEST_TEXT else None,
+        copies=copies if copies and len(copies.location) + len(copies.problem) <= LONGEST_TEXT else None,
         wandb_url=url if url and len(url) <= LONGEST_TEXT else None,
         waiting_share=_within(progress.waiting_share, most=1.0),
         occupancy=_within(progress.occupancy, most=1.0),

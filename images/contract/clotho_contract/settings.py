@@ -218,6 +218,20 @@ class Wandb(Settings, frozen=True):
     name: Annotated[str, Meta(max_length=128, description="Name of the run there; empty: <environment>-<id>.")] = ""
 
 
+class S3(Settings, frozen=True):
+    """A bucket of an S3-compatible store."""
+
+    bucket: Annotated[str, Meta(pattern=r"^[a-z0-9][-a-z0-9.]{1,61}[a-z0-9]$", description="Name of the bucket.")]
+    prefix: Annotated[
+        str, Meta(max_length=256, pattern=r"^([\w.-]+(/[\w.-]+)*)?$", description="Folder in the bucket.")
+    ] = ""
+    endpoint: Annotated[
+        str,
+        Meta(max_length=256, pattern=r"^(https?://[^/@\s]+)?$", description="URL of the store; empty: AWS."),
+    ] = ""
+    region: Annotated[str, Meta(min_length=1, max_length=64, description="Region of the bucket.")] = "us-east-1"
+
+
 Quantization = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 

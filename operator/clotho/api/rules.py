@@ -328,6 +328,11 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             rule="!self.ephemeral || !has(self.claimName) || self.claimName == ''",
             message="storage.claimName and storage.ephemeral exclude each other",
         ),
+        Rule(
+            rule="!has(self.resumeFrom) || self.resumeFrom == '' || has(self.s3)",
+            message="storage.resumeFrom needs storage.s3, for its endpoint and credentials",
+            field="s3",
+        ),
     ),
     "spec.export": (
         Rule(

@@ -21,6 +21,7 @@ ConditionType = Literal[
     "Succeeded",
     "Failed",
     "Exported",
+    "CheckpointsCopied",
 ]
 QUEUED: Final = "Queued"  # the reason of Ready and Reconciling
 Truth = Literal["True", "False", "Unknown"]

@@ -13,6 +13,7 @@ from clotho.api.status import TrainingRunStatus
 from clotho_contract.inline import Code, Dataset, Inline
 from clotho_contract.ranks import Topology
 from clotho_contract.settings import (
+    S3,
     Export,
     Fraction,
     Inference,
@@ -282,6 +283,14 @@ class ApiServerSpec(Settings, frozen=True):
     template: PodTemplate = field(default_factory=dict)
 
 
+class S3Spec(S3, frozen=True, kw_only=True):
+    """A bucket that checkpoints are copied to, while the run trains."""
+
+    secret_name: Annotated[
+        ObjectName, Meta(min_length=1, description="Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.")
+    ]
+
+
 class Storage(Settings, frozen=True):
     """Where checkpoints and queued trajectories live."""
 
@@ -300,6 +309,15 @@ class Storage(Settings, frozen=True):
     retain: Annotated[
         bool, Meta(description="Keep the trainer's claim, once it has a checkpoint, when the run is deleted.")
     ] = True
+    s3: S3Spec | None = None
+    resume_from: Annotated[
+        str,
+        Meta(
+            max_length=512,
+            pattern=r"^(s3://[a-z0-9][-a-z0-9.]*(/[\w.-]+)*)?$",
+            description="Copies of another run (s3://bucket/folder) to continue from; credentials are those of s3.",
+        ),
+    ] = ""
     ephemeral: Annotated[
         bool, Meta(description="No claims at all: a pod that is replaced starts from nothing. For experiments.")
     ] = False

@@ -56,6 +56,8 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
         yield "export.ollama needs the format gguf"
     if spec.storage.ephemeral and spec.storage.claim_name:
         yield "storage.claimName and storage.ephemeral exclude each other"
+    if spec.storage.resume_from and spec.storage.s3 is None:
+        yield "storage.resumeFrom needs storage.s3, for its endpoint and credentials"
     wandb = spec.tracking.wandb
     if wandb is not None and wandb.mode == "online" and not wandb.secret_name:
         yield (

@@ -13,7 +13,7 @@ from clotho.render.quantity import quantity_bytes
 from clotho_contract import config as contract
 from clotho_contract.inline import Code, Dataset, Inline
 from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, POLICY_PORT
-from clotho_contract.settings import Inference, Model, Settings, Wandb
+from clotho_contract.settings import S3, Inference, Model, Settings, Wandb
 
 
 def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
@@ -48,7 +48,9 @@ def run_config(run: TrainingRun, cluster_domain: str) -> contract.RunConfig:
         tensorboard=spec.tracking.tensorboard,
         stall_after_seconds=spec.stall.after_seconds,
         sharding=spec.trainer.sharding,
-        continues_other_runs=bool(spec.storage.claim_name),
+        s3=spec.storage.s3 and _as(S3, spec.storage.s3),
+        resume_from=spec.storage.resume_from,
+        continues_other_runs=bool(spec.storage.claim_name or spec.storage.resume_from),
     )
 
 

@@ -272,6 +272,8 @@ def _trainer_secrets(run: TrainingRun) -> list[Manifest]:
         "TINKER_API_KEY": run.spec.trainer.tinker_secret_name,
         "WANDB_API_KEY": wandb.secret_name if wandb else "",
     }
+    store = run.spec.storage.s3.secret_name if run.spec.storage.s3 else ""
+    secrets |= {"AWS_ACCESS_KEY_ID": store, "AWS_SECRET_ACCESS_KEY": store}
     entity = [from_secret("WANDB_ENTITY", wandb.secret_name, is_optional=True)] if wandb and wandb.secret_name else []
     return [*(from_secret(variable, secret) for variable, secret in secrets.items() if secret), *entity]
 

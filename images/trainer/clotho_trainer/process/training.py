@@ -23,8 +23,10 @@ from clotho_trainer.reporting.board import Board
 from clotho_trainer.reporting.history import FILE, Recorder
 from clotho_trainer.reporting.progress_bar import follow
 from clotho_trainer.reporting.tracking import Tracker
+from clotho_trainer.training import bucket
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.checkpoints import SUMMARY, Checkpoints
+from clotho_trainer.training.copying import Copier, Copies, NoCopies
 from clotho_trainer.training.loop import TrainingLoop
 from clotho_trainer.training.resume import starting_point
 from clotho_trainer.training.source import Source
@@ -98,6 +100,7 @@ class Training:
                 self._tracker,
                 self._executor,
             )
+            loop.copies = self._copier()
             async with follow(self._board, shows_bar or sys.stdout.isatty()):
                 termination = await loop.run(stop)
             exit_code = 0
@@ -105,10 +108,17 @@ class Training:
             await asyncio.to_thread(self._tracker.finish, exit_code)
         return termination
 
+    def _copier(self) -> Copies:
+        target = bucket.own_bucket(self._config)
+        if target is None:
+            return NoCopies()
+        return Copier(target, self._checkpoints, lambda info: self._board.update(copies=info))
+
     async def close(self) -> None:
         await self.backend.engine.stop()
 
     def _load_backend(self) -> Backend:
+        bucket.restore(self._config, self._checkpoints.folder, has_own=bool(self._checkpoints.own()))
         start = starting_point(self._checkpoints, self._config)  # before minutes of loading
         backend = make_backend(self._config, self._data)
         if start is not None:

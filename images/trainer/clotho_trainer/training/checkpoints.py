@@ -21,7 +21,7 @@ from clotho_trainer.training.durable import digest, flush
 log = logging.getLogger(__name__)
 
 SUMMARY = "training_config.json"
-_STAGING, _MANIFEST = ".staging-", "manifest.json"
+STAGING, MANIFEST = ".staging-", "manifest.json"
 _NAME = re.compile(r"step-(\d+)(-.+)?")
 
 
@@ -78,13 +78,13 @@ class Checkpoints:
         self.run = run
         self.known_step = known_step
         self.best_step: int | None = None  # of the best evaluation; the checkpoint that it was made with is kept
-        self._keep = keep
+        self.keep = keep
 
     def write(self, step: int, fill: Callable[[Path], None]) -> CheckpointInfo:
         """`fill` puts the files into an empty folder; only a complete folder ever gets its final name."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._clear_staging()
-        staging, final = self.folder / f"{_STAGING}{self.run}-{step}", self._path(step)
+        staging, final = self.folder / f"{STAGING}{self.run}-{step}", self._path(step)
         staging.mkdir()
         fill(staging)
         _seal(staging, step, self.run)
@@ -102,15 +102,15 @@ class Checkpoints:
 
     def best(self) -> CheckpointInfo | None:
         """The last that the run wrote before the best evaluation."""
-        found = self._best(self._own())
+        found = self._best(self.own())
         return found.info if found else None
 
     def _best(self, own: Sequence[Saved]) -> Saved | None:
         before = [each for each in own if self.best_step is not None and each.step <= self.best_step]
         return before[-1] if before else None
 
-    def _own(self) -> list[Saved]:
-        """Oldest first."""
+    def own(self) -> list[Saved]:
+        """Those that this run has written, the oldest first."""
         return sorted((each for each in saved_in(self.folder) if each.run == self.run), key=lambda each: each.step)
 
     def survey(self, *, includes_other_runs: bool = False) -> Survey:
@@ -130,23 +130,27 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         """Another run's checkpoint of the same step keeps its name."""
-        plain = self.folder / f"step-{step:08d}"
+        plain = self.folder / folder_name(step)
         if not plain.exists() or _owner(plain) == self.run:
             return plain
         return plain.with_name(f"{plain.name}-{self.run}")
 
     def _prune(self, written: int) -> None:
         """What claims to be newer than what was just written is damaged: the run did not go on from there."""
-        own = self._own()
+        own = self.own()
         past = [each for each in own if each.step <= written]
         newer = [each for each in own if each.step > written]
-        for each in past[: -self._keep] + newer:
+        for each in past[: -self.keep] + newer:
             if each != self._best(past):
                 shutil.rmtree(each.path, ignore_errors=True)
 
     def _clear_staging(self) -> None:
-        for path in self.folder.glob(f"{_STAGING}*"):
+        for path in self.folder.glob(f"{STAGING}*"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def folder_name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def saved_in(folder: Path) -> Iterator[Saved]:
@@ -158,7 +162,7 @@ def saved_in(folder: Path) -> Iterator[Saved]:
 def damage(path: Path, step: int) -> str | None:
     """What is wrong with the checkpoint, or None when every byte is as it was written."""
     try:
-        manifest = untrusted.decode((path / _MANIFEST).read_bytes(), Manifest)
+        manifest = untrusted.decode((path / MANIFEST).read_bytes(), Manifest)
     except (OSError, msgspec.MsgspecError) as error:
         return f"its manifest is unreadable ({error})"
     if manifest.step != step:
@@ -177,7 +181,7 @@ def damage(path: Path, step: int) -> str | None:
 def _owner(path: Path) -> str | None:
     """The run that wrote it: by the manifest, else by the run's config beside it."""
     with suppress(OSError, msgspec.MsgspecError):
-        if run := untrusted.decode((path / _MANIFEST).read_bytes(), Manifest).run:
+        if run := untrusted.decode((path / MANIFEST).read_bytes(), Manifest).run:
             return run
     with suppress(OSError, msgspec.MsgspecError):
         return untrusted.decode((path / SUMMARY).read_bytes(), _Summary).config.run.id
@@ -187,6 +191,6 @@ def _owner(path: Path) -> str | None:
 def _seal(folder: Path, step: int, run: str) -> None:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     contents = {str(path.relative_to(folder)): File(size=path.stat().st_size, sha256=digest(path)) for path in files}
-    (folder / _MANIFEST).write_bytes(msgspec.json.encode(Manifest(step=step, files=contents, run=run)))
+    (folder / MANIFEST).write_bytes(msgspec.json.encode(Manifest(step=step, files=contents, run=run)))
     for path in [*folder.rglob("*"), folder]:
         flush(path)

@@ -23,6 +23,7 @@ from clotho_trainer.reporting.tracking import Sample, Tracker
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.batch import Batch, prepare
 from clotho_trainer.training.checkpoints import SUMMARY, Checkpoints
+from clotho_trainer.training.copying import Copies, NoCopies
 from clotho_trainer.training.schedule import learning_rate
 from clotho_trainer.training.source import Delivery, Source
 
@@ -53,6 +54,7 @@ class TrainingLoop:
         self._board = board
         self._tracker = tracker
         self._executor = executor
+        self.copies: Copies = NoCopies()
         self._saved = backend.version
         self._last_step_ended = time.monotonic()
         self._evaluated_at = 0.0
@@ -71,6 +73,8 @@ class TrainingLoop:
             await self._take_evaluations(is_due=not stop.is_set())
             await self._save(stop)
             await self._follow_wanted_steps()  # they may have been raised meanwhile
+        self._board.enter("saving")
+        await self.copies.drain(stop)
         step, total = self._backend.version, self._total
         if step < total:
             self._board.enter("waiting")
@@ -208,6 +212,7 @@ class TrainingLoop:
         self._board.saved(checkpoint)
         self._board.update(best_checkpoint=self._checkpoints.best())
         log.info("saved %s", checkpoint.path)
+        self.copies.wake()
         try:
             await self._source.checkpointed(step)
         except TrainerError as error:

@@ -31,6 +31,7 @@ from clotho.plan.run.situation import Decision, Situation
 from clotho.plan.times import earliest, later
 from clotho.plan.wording import sentence
 
+COPIED: Final = "CheckpointsCopied"
 STATE_LOST: Final = "APIServerStateLost"  # reason of a condition and of its event
 Record = TypeVar("Record", bound=ComponentStatus)
 _COMPONENT_CONDITIONS: dict[Component, ConditionType] = {
@@ -178,6 +179,7 @@ def _conditions(situation: Situation, decision: Decision) -> tuple[Condition, ..
         ("Accepted", "False", "Invalid", message) if decision.is_refused else ("Accepted", "True", "Valid", "")
     ]
     wanted += _component_conditions(situation, decision)
+    wanted += _copy_conditions(situation)
     if phase not in ("Stopped", "Suspended"):
         is_up = phase == "Completed" or (
             phase == "Running" and all(component.is_ready for component in decision.components)
@@ -209,6 +211,19 @@ def _component_conditions(situation: Situation, decision: Decision) -> list[Want
             count = f"{behind.ready} of {behind.replicas} pods are ready" if behind.replicas > 1 else ""
             found.append((condition, "False", _state(behind, decision.phase), count))
     return found
+
+
+def _copy_conditions(situation: Situation) -> list[Wanted]:
+    """The present trainer's report; else what an earlier one has reported."""
+    report = situation.progress
+    if report is not None and report.copies is not None:
+        copies = report.copies
+        if copies.problem:
+            return [(COPIED, "False", "CopyFailed", sentence(copies.problem))]
+        if copies.step:
+            return [(COPIED, "True", "Copied", f"Step {copies.step} is in {copies.location}.")]
+    known = situation.stored.condition(COPIED)
+    return [(COPIED, known.status, known.reason, known.message)] if known is not None else []
 
 
 def _state_lost(situation: Situation) -> str:

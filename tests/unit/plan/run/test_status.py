@@ -11,7 +11,7 @@ from clotho.api.training_run import UnreadableRun, parse
 from clotho.plan.model import ObjectKey, Observed, Probe, QueueStatus, Refusal
 from clotho.plan.run.plan import plan
 from clotho.plan.run.progress import spread
-from clotho_contract.progress import EvaluationSummary, HistorySample
+from clotho_contract.progress import CopyInfo, EvaluationSummary, HistorySample
 from unit.plan.kstatus import kstatus
 from unit.plan.run.world import START, World, minimal_spec, running_world, stamp
 
@@ -374,3 +374,22 @@ def test_lost_state_of_the_api_server_is_a_condition_and_one_event() -> None:
     found = world.now_status.condition("APIServerReady")
     assert found is not None
     assert (found.reason, found.message) == ("Ready", "")
+
+
+def test_copies_of_checkpoints_are_a_condition_that_outlives_its_trainer() -> None:
+    world = running_world()
+    place = "s3://runs/lab/demo-1a2b"
+    world.make_progress(5, copies=CopyInfo(location=place, step=4))
+    world.settle()
+    found = world.now_status.condition("CheckpointsCopied")
+    assert found is not None
+    assert (found.status, found.message) == ("True", f"Step 4 is in {place}.")
+    world.make_progress(6, copies=CopyInfo(location=place, step=4, problem="bucket runs: the store is full"))
+    world.settle()
+    found = world.now_status.condition("CheckpointsCopied")
+    assert found is not None
+    assert (found.status, found.reason, found.message) == ("False", "CopyFailed", "Bucket runs: the store is full.")
+    assert (world.phase, kstatus(world.run)) == ("Running", "Current"), "training goes on"
+    world.make_progress(7)
+    world.settle()
+    assert world.now_status.condition("CheckpointsCopied") is not None

@@ -1,0 +1,188 @@
+"""Checkpoints in a bucket of a real S3 server: whole or absent, pruned, resumable; its refusals are sentences."""
+
+import asyncio
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from clotho_contract.config import RunConfig, RunIdentity
+from clotho_contract.progress import CopyInfo
+from clotho_contract.settings import S3, Model, Training
+from clotho_dev.ports import free_port
+from clotho_trainer import train
+from clotho_trainer.failures import TrainerError
+from clotho_trainer.training import bucket as buckets
+from clotho_trainer.training.bucket import Bucket, BucketError
+from clotho_trainer.training.checkpoints import Checkpoints, damage
+from clotho_trainer.training.copying import Copier
+
+WEIGHTS = 6 * 2**20  # more than one part of a multipart upload
+
+
+@dataclass
+class Server:
+    process: "subprocess.Popen[bytes]"
+    folder: Path
+    settings: S3
+
+    def limit_files_to(self, size: int) -> None:
+        """A store that is full, as far as its clients can see."""
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv(buckets.KEY, "key")
+    monkeypatch.setenv(buckets.SECRET, "secret")
+    folder, port = tmp_path / "store", free_port()
+    (folder / "runs").mkdir(parents=True)
+    program = shutil.which("rclone") or "rclone"
+    where = [
+        "--addr",
+        f"127.0.0.1:{port}",
+        "--auth-key",
+        "key,secret",
+        "--config",
+        os.devnull,
+        "--dir-cache-time",
+        "1s",
+    ]
+    process = subprocess.Popen([program, "serve", "s3", *where, str(folder)], stderr=subprocess.DEVNULL)
+    try:
+        wait_until("the S3 server", lambda: _answers(port))
+        yield Server(process, folder, S3(bucket="runs", prefix="team", endpoint=f"http://127.0.0.1:{port}"))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_until(what: str, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.05)
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def config(settings: S3, name: str, resume_from: str = "") -> RunConfig:
+    return RunConfig(
+        run=RunIdentity(name=name, namespace="lab", id="1a2b"),
+        model=Model(name="some/model"),
+        training=Training(steps=9),
+        s3=settings,
+        resume_from=resume_from,
+    )
+
+
+def bucket_of(run: RunConfig) -> Bucket:
+    found = buckets.own_bucket(run)
+    assert found is not None
+    return found
+
+
+def write(checkpoints: Checkpoints, step: int) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "adapter").mkdir()
+        (folder / "adapter" / "config.json").write_text("{}")
+        (folder / "weights.bin").write_bytes(os.urandom(WEIGHTS))
+
+    checkpoints.write(step, fill)
+
+
+def test_checkpoints_are_copied_pruned_and_resumed_elsewhere(server: Server, tmp_path: Path) -> None:
+    run = config(server.settings, "first")
+    bucket, checkpoints = bucket_of(run), Checkpoints(tmp_path / "here", 2, run.run.id)
+    for step in (1, 2, 3):
+        write(checkpoints, step)
+        for each in checkpoints.own():
+            bucket.copy(each)
+        bucket.keep(step, checkpoints.keep)
+    assert bucket.steps() == [2, 3]
+    assert bucket.location == "s3://runs/team/lab/first-1a2b"
+
+    away = tmp_path / "away"
+    buckets.restore(config(server.settings, "second", bucket.location), away, has_own=False)
+    assert [folder.name for folder in away.iterdir()] == ["step-00000003"]
+    assert damage(away / "step-00000003", 3) is None
+    buckets.restore(run, tmp_path / "new-volume", has_own=False)
+    assert (tmp_path / "new-volume" / "step-00000003").is_dir(), "its own copies, without resumeFrom"
+    with pytest.raises(TrainerError, match="no whole checkpoint in s3://runs/nowhere"):
+        buckets.restore(config(server.settings, "third", "s3://runs/nowhere"), tmp_path / "none", has_own=False)
+
+
+def test_half_copied_checkpoint_never_counts_and_is_continued(server: Server, tmp_path: Path) -> None:
+    run = config(server.settings, "first")
+    bucket, checkpoints = bucket_of(run), Checkpoints(tmp_path / "here", 2, run.run.id)
+    write(checkpoints, 1)
+    (checkpoint,) = checkpoints.own()
+    server.limit_files_to(2**20)
+    with pytest.raises(BucketError, match=r"step.*1.*: the store"):
+        bucket.copy(checkpoint)
+    assert bucket.steps() == []
+    copied = server.folder / "runs/team/lab/first-1a2b/step-00000001/adapter/config.json"
+    before = copied.stat().st_mtime_ns
+    server.limit_files_to(resource.RLIM_INFINITY)
+    bucket.copy(checkpoint)
+    assert bucket.steps() == [1]
+    assert copied.stat().st_mtime_ns == before, "what was there is not copied again"
+
+
+@pytest.mark.parametrize(
+    ("secret", "name", "words"),
+    [("wrong", "runs", "the credentials are refused"), ("secret", "absent", "the bucket does not exist")],
+)
+def test_refusals_are_sentences(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: str, name: str, words: str
+) -> None:
+    monkeypatch.setenv(buckets.SECRET, secret)
+    with pytest.raises(BucketError, match=f"bucket {name} at {server.settings.endpoint}: .*{words}"):
+        Bucket(server.settings, name, "x").steps()
+
+
+async def test_copies_are_tried_again_until_they_succeed(server: Server, tmp_path: Path) -> None:
+    (server.folder / "runs").rmdir()
+    run = config(server.settings, "first")
+    checkpoints = Checkpoints(tmp_path / "here", 2, run.run.id)
+    write(checkpoints, 1)
+    reports: list[CopyInfo] = []
+    copier = Copier(bucket_of(run), checkpoints, reports.append, retry_seconds=0.1)
+    wait_until("a problem", lambda: "does not exist" in reports[-1].problem)
+    (server.folder / "runs").mkdir()
+    write(checkpoints, 2)
+    copier.wake()
+    await copier.drain(asyncio.Event())
+    assert (reports[-1].step, reports[-1].problem) == (2, "")
+    assert bucket_of(run).steps() == [1, 2]
+
+
+def test_a_training_is_resumed_from_the_bucket_in_another_place(server: Server, model: Path, tmp_path: Path) -> None:
+    def settings(steps: int, prefix: str, **more: str) -> dict[str, Any]:
+        return {
+            "model": {"name": str(model), "dtype": "float32"},
+            "inline": {"groupSize": 2, "maxCompletionTokens": 4},
+            "training": {"steps": steps, "batchSize": 4, "maxTokens": 64, "lora": {"rank": 4}},
+            "s3": {**msgspec.to_builtins(server.settings), "prefix": prefix},
+            **more,
+        }
+
+    given: dict[str, Any] = {"dataset": [{"prompt": "a>", "expected": "a"}] * 2, "rewards": [lambda *_: 1.0]}
+    train(settings(2, "first"), output=tmp_path / "here", **given)
+    location = "s3://runs/first/local/local-local"
+    result = train(settings(3, "second", resumeFrom=location), output=tmp_path / "away", **given)
+    assert [step["step"] for step in result.metrics] == [3]
