@@ -25,8 +25,8 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 _CHANGEABLE: Final = (
-    "once the trainer has started, only environments[].replicas and autoscaling, inference.replicas, training.steps "
-    "(upwards), stop, suspend, deadlineSeconds, ttlSecondsAfterFinished, restarts.limit and export can be changed"
+    "once the trainer has started, only replicas, autoscaling, training.steps (upwards), stop, suspend, time limits, "
+    "restarts.limit and export can be changed"
 )
 # Only rules at the root see the status; a write of the spec carries the stored one. Both fields have defaults.
 _HAS_STARTED: Final = "(oldSelf.status.attempt > 0 || oldSelf.status.phase in ['Stopped', 'Completed', 'Failed'])"

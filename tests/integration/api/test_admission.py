@@ -292,7 +292,7 @@ def test_immutable_fields_are_refused_and_the_message_lists_mutable_ones(team: K
             patch(team, {"spec": changes}, "--dry-run=server")
         assert words in str(refusal.value)
         if "immutable" in words:
-            changeable = "autoscaling, inference.replicas, training.steps (upwards), stop, suspend"
+            changeable = "autoscaling, training.steps (upwards), stop, suspend, time limits"
             assert changeable in str(refusal.value)
 
 

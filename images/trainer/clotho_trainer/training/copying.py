@@ -59,8 +59,10 @@ class Copier:
 
     def _work(self) -> None:
         pause = self._retry_seconds
-        while not self._closed:
+        while True:
             self._wanted.wait()
+            if self._closed:
+                return
             self._wanted.clear()
             try:
                 self._copy_all()
