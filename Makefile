@@ -66,8 +66,8 @@ cluster-down: $(TOOLS) ## Stop that cluster and remove everything it created
 cluster-status: $(TOOLS) ## Show the components of that cluster and their state
 	@$(CLUSTER_TOOL) status || true
 
-images: $(TOOLS) ## Build the images that changed and import them into the cluster
-	@$(CLUSTER_TOOL) images
+images: $(TOOLS) ## Build the images that changed and import them into the cluster (VARIANTS=atropos,verifiers,tinker,vllm: these too)
+	@$(CLUSTER_TOOL) images --variants "$(VARIANTS)"
 
 .PHONY: clean
 clean: ## Remove what was installed into this folder (caches stay)

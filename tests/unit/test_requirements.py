@@ -55,6 +55,20 @@ def test_requirements_follow_the_lock_file(image: str) -> None:
         assert version in {package["version"] for package in PACKAGES[name]}
 
 
+VARIANTS = {
+    "environment/requirements-verifiers.txt": ("environment-reasoning-gym", "environment-verifiers"),
+    "trainer/requirements-tinker.txt": ("trainer-tinker",),
+}
+
+
+@pytest.mark.parametrize("file", VARIANTS)
+def test_requirements_of_variants_follow_the_lock_file(file: str) -> None:
+    text = (REPOSITORY / "images" / file).read_text()
+    pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^\s;\\]+)", text, re.MULTILINE))
+    assert set(pinned) == {name for extra in VARIANTS[file] for name in closure(extra)} - {"clotho-rl"}
+    assert all(version in {each["version"] for each in PACKAGES[name]} for name, version in pinned.items())
+
+
 @pytest.mark.parametrize("image", ["operator", "api-server", "environment"])
 def test_only_the_trainer_has_torch(image: str) -> None:
     assert not {"torch", "trl", "peft"} & closure(EXTRAS[image])

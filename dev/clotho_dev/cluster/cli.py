@@ -28,10 +28,11 @@ from clotho_dev.ports import free_port
 TOOLS = ("helm", "kwok", "kstatus")  # not part of a cluster, but the demo and the tests use them
 
 
-def _images(chosen: target.Target, names: list[str]) -> None:
-    if unknown := sorted(set(names) - set(images.NAMES)):
-        raise ClusterError(f"unknown image {', '.join(unknown)}; there are: {', '.join(images.NAMES)}")
-    for name, tag in chosen.provide_images(names or images.NAMES).items():
+def _images(chosen: target.Target, names: list[str], variants: str) -> None:
+    known = (*images.NAMES, *images.PARENTS)
+    if unknown := sorted(set(names) - set(known)):
+        raise ClusterError(f"unknown image {', '.join(unknown)}; there are: {', '.join(known)}")
+    for name, tag in chosen.provide_images(names or images.with_variants(variants)).items():
         print(f"{name}={tag}")
 
 
@@ -66,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument(
         "images", nargs="*", metavar="IMAGE", help="operator, api-server, environment, trainer (default: all)"
     )
+    build.add_argument(
+        "--variants", default="", help="more than all of them: atropos, verifiers, tinker, vllm, by commas"
+    )
     command("build", "build the images that changed, without a cluster to import them into")
     prepare = command("prepare", "download or build the programs ahead of time")
     prepare.add_argument("--profile", choices=["node", "control-plane", "tests"], default="node")
@@ -88,7 +92,7 @@ def _dispatch(arguments: argparse.Namespace) -> None:
         case "kubeconfig":
             print(folder.kubeconfig)
         case "images":
-            _images(_chosen(folder), arguments.images)
+            _images(_chosen(folder), arguments.images, arguments.variants)
         case "build":
             images.build()
         case "prepare":

@@ -26,6 +26,12 @@ from clotho_dev.cluster.state import Folder
 from clotho_dev.cluster.store import images_lock
 
 NAMES = ("operator", "api-server", "environment", "trainer")
+PARENTS = {  # variants, built on request: one of the images above with more packages
+    "environment-atropos": "environment",
+    "environment-verifiers": "environment",
+    "trainer-tinker": "trainer",
+    "trainer-vllm": "trainer",
+}
 REGISTRY = "https://registry-1.docker.io/v2/"
 REGISTRY_SECONDS = 3.0
 SUITE = "bookworm"
@@ -78,12 +84,25 @@ def _missing(folder: Folder, tags: dict[str, str]) -> dict[str, str]:
     return {name: tag for name, tag in tags.items() if tag not in present}
 
 
+def with_variants(variants: str) -> tuple[str, ...]:
+    """All images, and the variants of a list such as `atropos,tinker`."""
+    by_word = {name.removeprefix(f"{parent}-"): name for name, parent in PARENTS.items()}
+    words = [word.strip() for word in variants.split(",") if word.strip()]
+    if unknown := sorted(set(words) - set(by_word)):
+        raise ClusterError(f"unknown variant {', '.join(unknown)}; there are: {', '.join(by_word)}")
+    return (*NAMES, *(by_word[word] for word in dict.fromkeys(words)))
+
+
 def containerfile(name: str) -> Path:
-    return REPOSITORY / "images" / name / "Containerfile"
+    if name not in PARENTS:
+        return REPOSITORY / "images" / name / "Containerfile"
+    parent = PARENTS[name]
+    return REPOSITORY / "images" / parent / f"Containerfile.{name.removeprefix(f'{parent}-')}"
 
 
 def tag_of(name: str, base: str | None) -> str:
-    digest = hashlib.sha256((base or "").encode())
+    under = tag_of(PARENTS[name], base) if name in PARENTS else base or ""
+    digest = hashlib.sha256(under.encode())
     for path in [containerfile(name), *_copied(containerfile(name))]:
         digest.update(str(path.relative_to(REPOSITORY)).encode())
         digest.update(path.read_bytes())
@@ -128,6 +147,8 @@ def _provide_debianbase_image() -> None:
 
 
 def build_image(name: str, tag: str, base: str | None, labels: Mapping[str, str] | None = None) -> None:
+    if name in PARENTS:
+        build_image(PARENTS[name], tag_of(PARENTS[name], base), base)
     uv_cache = cache_folder().parent / "uv"  # the one that `uv sync` of this checkout has filled already
     uv_cache.mkdir(parents=True, exist_ok=True)
     argv = argv_of(
@@ -139,12 +160,19 @@ def build_image(name: str, tag: str, base: str | None, labels: Mapping[str, str]
         f"--tag={tag}",
         f"--volume={uv_cache}:/root/.cache/uv",
         *([f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []),
-        *([f"--build-arg=BASE={base}"] if base else []),
+        *(f"--build-arg={each}" for each in starts_from(name, base)),
         *(f"--label={key}={value}" for key, value in (labels or {}).items()),
         str(REPOSITORY),
     )
     with step(f"Building image {name}") as progress:
         stream(argv, progress)
+
+
+def starts_from(name: str, base: str | None) -> list[str]:
+    """The build argument with the image that this one starts from; none where it is the Containerfile's own."""
+    if name in PARENTS:
+        return [f"PARENT={tag_of(PARENTS[name], base)}"]
+    return [f"BASE={base}"] if base else []
 
 
 def _import(folder: Folder, name: str, tag: str) -> None:

@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from clotho_dev.cluster import binaries
+from clotho_dev.cluster import binaries, images
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.release import builders, chart, destination, prepare, push, version
 
@@ -24,6 +24,9 @@ def _parser() -> argparse.ArgumentParser:
     pushing = commands.add_parser("push", help="build every image, push it, print its digest")
     pushing.add_argument("--registry", required=True, help="host[:port][/path]")
     pushing.add_argument("--tag", required=True)
+    pushing.add_argument(
+        "--variants", default="", help="more than all of them: atropos, verifiers, tinker, vllm, by commas"
+    )
     packing = commands.add_parser("chart-package", help="pack the chart into dist/")
     packing.add_argument("--digests", default="", help="what `push` wrote: the package names these images")
     chart_pushing = commands.add_parser("chart-push", help="push the packed chart as an OCI artefact")
@@ -38,9 +41,9 @@ def _to(registry: str) -> destination.Destination:
     return destination.parse(registry, plain_http=os.environ.get("PLAIN_HTTP") == "1")
 
 
-def _push(registry: str, tag: str) -> None:
+def _push(registry: str, tag: str, variants: str) -> None:
     to = _to(registry)
-    digests = push.push(to, tag, builders.choose(os.environ.get("BUILDER")))
+    digests = push.push(to, tag, builders.choose(os.environ.get("BUILDER")), images.with_variants(variants))
     (push.DIST / "images.yaml").write_text(push.chart_values(to, digests))
     (push.DIST / "images.txt").write_text(push.listing(to, digests))
     print(f"{push.table(to, digests)}\n\nInstall them:\n  {INSTALL}")
@@ -81,7 +84,7 @@ def main() -> None:
     try:
         match arguments.command:
             case "push":
-                _push(arguments.registry, arguments.tag)
+                _push(arguments.registry, arguments.tag, arguments.variants)
             case "chart-package":
                 _pack(arguments.digests)
             case "chart-push":

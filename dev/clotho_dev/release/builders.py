@@ -88,8 +88,12 @@ class Client:
         return nullcontext()
 
     def build(self, image: str, reference: str, labels: Mapping[str, str]) -> None:
+        if image in images.PARENTS:
+            parent = images.PARENTS[image]
+            self.build(parent, images.tag_of(parent, None), {})
         marks = [f"--label={key}={value}" for key, value in labels.items()]
-        argv = [self.program, "build", f"--file={images.containerfile(image)}", f"--tag={reference}", *marks]
+        under = [f"--build-arg={each}" for each in images.starts_from(image, None)]
+        argv = [self.program, "build", f"--file={images.containerfile(image)}", f"--tag={reference}", *marks, *under]
         with step(f"Building image {image}") as progress:
             buildah.stream([*argv, str(REPOSITORY)], progress)
 

@@ -20,7 +20,19 @@ from clotho_dev.release.version import Version
 DISTRIBUTION = "clotho-rl"
 PYPROJECT, LOCK, CHART, VALUES = "pyproject.toml", "uv.lock", "charts/clotho/Chart.yaml", "charts/clotho/values.yaml"
 CHANGELOG = "CHANGELOG.md"
-IMAGES = ("operator/clotho/render/settings.py", "docs/operator-settings.md")  # the operator's default images
+IMAGES = {  # files that name images of the release, and how many
+    "operator/clotho/render/settings.py": 3,
+    "docs/operator-settings.md": 3,
+    "docs/environments.md": 1,
+    "images/environment/Containerfile.atropos": 1,
+    "images/environment/Containerfile.verifiers": 1,
+    "images/trainer/Containerfile.tinker": 1,
+    "images/trainer/Containerfile.vllm": 1,
+    "examples/atropos/atropos.yaml": 1,
+    "examples/own-environment/image/Containerfile": 1,
+    "examples/tinker/tinker.yaml": 1,
+    "examples/verifiers/verifiers.yaml": 1,
+}
 FILES = (PYPROJECT, LOCK, CHART, VALUES, CHANGELOG, *IMAGES)
 UNRELEASED = "## Unreleased\n"
 
@@ -62,7 +74,7 @@ def edited(files: Mapping[str, str], new: Version, today: date, pushed: Pushed |
         VALUES: values_with(files[VALUES], pushed) if pushed else files[VALUES],
     }
     target = f"{pushed.registry if pushed else registry}/\\g<1>:{new}"
-    return changed | {file: _replace(files, file, images_at, target, times=3) for file in IMAGES}
+    return changed | {file: _replace(files, file, images_at, target, times) for file, times in IMAGES.items()}
 
 
 def values_with(text: str, pushed: Pushed) -> str:

@@ -415,6 +415,11 @@ class TrainingRunSpec(Settings, frozen=True):
         return most if self.trainer.gpus else 0
 
     @property
+    def gpus_per_trainer(self) -> int:
+        """Of a trainer's pod; Tinker trains on GPUs of its own."""
+        return 0 if self.training.backend == "tinker" else self.trainer.gpus
+
+    @property
     def all_gpus(self) -> int:
         """Of the trainer and the inference replicas together."""
         return self.trainer.replicas * self.trainer.gpus + self.inference.replicas * self.gpus_per_replica

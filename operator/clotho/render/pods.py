@@ -110,7 +110,7 @@ def api_server_pod(run: TrainingRun, settings: RenderSettings, restarts: int) ->
 
 
 def trainer_pod(run: TrainingRun, settings: RenderSettings, restarts: int, attempt: int, index: int = 0) -> Manifest:
-    gpus, topology = run.spec.trainer.gpus, run.spec.topology
+    gpus, topology = run.spec.gpus_per_trainer, run.spec.topology
     inline = tuple(_inline_volumes(run))
     main = _trainer_container(run, settings, "train", _with_gpus(gpus, run.spec.trainer.gpu_resource))
     main["env"] += [*_trainer_secrets(run), *_trainer_tokens(run), *_rank_variables(run, settings, index)]

@@ -224,6 +224,14 @@ def test_the_queue_fits_the_volume() -> None:
     assert small.api_server.max_queue_bytes == 4 * 1024**3
 
 
+def test_tinker_runs_ask_for_no_gpu() -> None:
+    training = {**CASES["smallest"]["training"], "backend": "tinker"}
+    run = run_of({**CASES["smallest"], "training": training, "trainer": {"tinkerSecretName": "tinker"}})
+    main = pods.trainer_pod(run, SETTINGS, 0, 1)["spec"]["containers"][0]
+    assert run.spec.trainer.gpus == 1, "the default"
+    assert not [name for amounts in main["resources"].values() for name in amounts if "gpu" in name]
+
+
 def test_gpu_nodes_as_they_are() -> None:
     """MIG slices, tainted nodes, another runtime, more shared memory and a pull secret of the run's own."""
     node = {

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from clotho.cli.files.discovery import Discovery, FoundEnvironment, Problem
 from clotho.cli.files.python_source import local_imports
+from clotho.render.settings import Images
 
 Manifest = dict[str, Any]
 API_VERSION: Final = "clotho.dev/v1alpha1"
@@ -16,6 +17,7 @@ MOUNT: Final = "/environment"  # where a ConfigMap's files appear in the pods
 CONFIG_MAP_LIMIT: Final = 900_000  # of the API server's limit of 1 MiB, with room for the rest of the object
 DESCRIPTION_LIMIT: Final = 500
 NAME_LIMIT: Final = 63
+ATROPOS_IMAGE: Final = Images().environment.replace("/environment:", "/environment-atropos:")
 
 
 def environment_manifests(
@@ -39,7 +41,7 @@ def environment_manifests(
 
 def _environment(found: FoundEnvironment, name: str, entry: str, image: str, config_map: str = "") -> Manifest:
     spec = {
-        "image": image,
+        "image": image or (ATROPOS_IMAGE if found.flavour == "atropos" else ""),
         "entry": entry,
         "configMapName": config_map,
         "description": found.description[:DESCRIPTION_LIMIT],

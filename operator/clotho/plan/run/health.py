@@ -68,7 +68,7 @@ def _problems(situation: Situation) -> Iterator[Problem]:
 def _gpus_of(situation: Situation, component: RunComponent) -> int:
     """Of each pod."""
     spec = situation.run.spec
-    return {TRAINER: spec.trainer.gpus, INFERENCE: spec.gpus_per_replica}.get(component.kind, 0)
+    return {TRAINER: spec.gpus_per_trainer, INFERENCE: spec.gpus_per_replica}.get(component.kind, 0)
 
 
 def _given_up(problem: Problem, pod: Pod, situation: Situation) -> Problem:

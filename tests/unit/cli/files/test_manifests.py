@@ -13,6 +13,7 @@ from clotho.api.environment import Environment, parse
 from clotho.cli.__main__ import main
 from clotho.cli.files.discovery import discover
 from clotho.cli.files.manifests import CONFIG_MAP_LIMIT, environment_manifests, object_name
+from clotho.render.settings import Images
 
 KIT = "from clotho_environment import Environment\nimport words\n\n\nclass Echo(Environment):\n    'Say it.'\n"
 
@@ -44,6 +45,16 @@ def test_files_go_into_a_config_map_with_the_modules_they_import(folder: Path) -
     assert echo["spec"]["configMapName"] == files["metadata"]["name"] == "echo"
     assert echo["spec"]["entry"] == "/environment/echo.py:Echo"
     assert gsm8k["spec"]["entry"] == "atropos:/environment/gsm8k.py"
+
+
+def test_atropos_files_run_on_the_image_with_its_library(folder: Path) -> None:
+    images = {
+        each["metadata"]["name"]: each["spec"].get("image")
+        for each in made(folder, as_config_map=True)
+        if "spec" in each
+    }
+    assert images["gsm-8k"] == Images().environment.replace("/environment:", "/environment-atropos:")
+    assert images["echo"] is None, "the operator's own"
 
 
 def test_manifests_are_accepted_by_the_operator(folder: Path) -> None:
