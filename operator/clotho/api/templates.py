@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from clotho.api.names import GROUP
+from clotho_contract.nearest import nearest
 
 Tree = dict[str, Any]
 
@@ -82,6 +83,13 @@ VOLUME: Final = frozenset(
     }
 )
 PROJECTED: Final = frozenset({"configMap", "downwardAPI", "secret"})
+_ALLOWED: Final = {
+    "metadata": METADATA,
+    "spec": POD,
+    "containers": CONTAINER,
+    "volumes": VOLUME,
+    "volumes.projected": PROJECTED,
+}
 
 _CREDENTIALS: Final = "pods of runs have no Kubernetes credentials"
 _NODE: Final = "pods of runs have no access to their node"
@@ -124,7 +132,7 @@ _GRANTING: Final = (
 )
 _GRANTING_DOMAINS: Final = (".nri.io", ".crio.io", ".noderesource.dev")
 
-
+_MISSPELT: Final = 0.85  # similarity: more than restartPolicyRules and restartPolicy have
 _DEVICES: Final = "the container runtime may hand out GPUs by it; use resources.limits"
 _DEVICE_FOLDER: Final = "/var/run/nvidia-container-devices"
 
@@ -136,9 +144,10 @@ def template_problems(where: str, template: Tree, permitted: frozenset[str] = fr
     names = [*_fields(template), *filter(_is_granting, annotations)]
     for name in names:
         if name not in _NEVER and name not in permitted:
+            place, _, field = name.rpartition(".")
             yield (
                 f"{where}: {name} is not allowed in a template; a TrainingPolicy can permit it with "
-                "permissions.templateFields"
+                f"permissions.templateFields{nearest(field, _ALLOWED.get(place, ()), similarity=_MISSPELT)}"
             )
 
 

@@ -35,6 +35,11 @@ class RefusedEditError(Exception):
         super().__init__(message)
         self.details = details
 
+    @property
+    def has_guess(self) -> bool:
+        """`did you mean x?`, which a list of all names would only hide."""
+        return str(self).endswith("?")
+
 
 class Setting(Struct, frozen=True, kw_only=True):
     """A field, what it is set to now, and whether the administrator lets anybody change it."""

@@ -23,7 +23,7 @@ from clotho.plan.pod_problems import pod_problem
 from clotho.plan.pods import Pod
 from clotho.plan.settings import PlanSettings
 from clotho.plan.times import later
-from clotho.plan.wording import sentence
+from clotho.plan.wording import not_valid, sentence
 from clotho.render import describing
 from clotho.render.frame import template_problem
 from clotho.render.names import base_name
@@ -59,7 +59,7 @@ def plan_environment(
     if environment.metadata.is_being_deleted:
         return Plan()
     if isinstance(environment, UnreadableEnvironment):
-        step = _Step(conditions=stalled("Invalid", f"The spec is not valid: {environment.problem}."))
+        step = _Step(conditions=stalled("Invalid", not_valid(environment.problem)))
         return _with_status(environment, step, None, now)
     source = Described(
         image=environment.spec.image or settings.render.images.environment,
@@ -84,9 +84,9 @@ def _next_step(
 ) -> _Step:
     pod, status = seen.pod, environment.status
     if problem := template_problem(environment.spec.template, "spec.template", settings.render):
-        return _Step(conditions=stalled("Invalid", f"The spec is not valid: {problem}."))
+        return _Step(conditions=stalled("Invalid", not_valid(problem)))
     if wrong := tuple(needs_problems("", needs_of(environment.spec), settings.render)):
-        return _Step(conditions=stalled("Invalid", f"The spec is not valid: {'; '.join(wrong)}."))
+        return _Step(conditions=stalled("Invalid", not_valid("; ".join(wrong))))
     if seen.files is None:
         message = f"Waiting for the ConfigMap {environment.spec.config_map_name}."
         return _Step(conditions=reconciling("WaitingForFiles", message), wake_at=later(now, FILES_SECONDS))

@@ -16,3 +16,7 @@ def full_stop(text: str) -> str:
 def uncapitalised(text: str) -> str:
     """For a sentence of ours inside another."""
     return text[:1].lower() + text[1:]
+
+
+def not_valid(problem: str) -> str:
+    return full_stop(f"The spec is not valid: {problem}")

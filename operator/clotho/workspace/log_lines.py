@@ -10,6 +10,8 @@ from clotho_contract.history import LOG_KEY
 _LEVELS: Final = {"warning": "WARN", "critical": "FATAL"}
 _SHOWN: Final = frozenset({"time", "level", "logger", "message", "exception", LOG_KEY})  # or not for people
 
+_MOST_FIELDS: Final = 8  # more, such as all metrics of a step, are for programs
+
 
 def readable(line: str) -> list[str]:
     """Several lines where the message has several, or where there is a traceback, which is indented."""
@@ -18,7 +20,10 @@ def readable(line: str) -> list[str]:
         return [line]
     first, *others = str(entry["message"]).split("\n")
     level = str(entry["level"])
-    details = "".join(f"  {key}={_compact(value)}" for key, value in entry.items() if key not in _SHOWN)
+    fields = {key: value for key, value in entry.items() if key not in _SHOWN}
+    details = "".join(f"  {key}={_compact(value)}" for key, value in fields.items())
+    if len(fields) > _MOST_FIELDS:
+        details = f"  ({len(fields)} fields)"
     heading = f"{_moment(str(entry['time']))} {_LEVELS.get(level, level.upper()):5} {first}{details}"
     return [heading, *(f"  {each}" for each in [*others, *str(entry.get("exception", "")).splitlines()])]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import os
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.environment.commands import command
+from integration.environment.commands import SOURCES, command
 
 NAME = "clotho_test_greeting"
 FILES = {
@@ -68,7 +69,16 @@ def variables(tmp_path: Path, index: str, digest: str) -> dict[str, str]:
         "CLOTHO_REQUIREMENTS": f"{NAME}==1.0 --hash=sha256:{digest}",
         "PIP_INDEX_URL": index,
         "PIP_CONFIG_FILE": "/dev/null",
+        "PYTHONPATH": os.pathsep.join(map(str, [without_pip(tmp_path), *SOURCES])),
     }
+
+
+def without_pip(tmp_path: Path) -> Path:
+    """As in an image whose Python has none."""
+    folder = tmp_path / "shadow"
+    (folder / "pip").mkdir(parents=True, exist_ok=True)
+    (folder / "pip" / "__init__.py").write_text("raise ModuleNotFoundError('No module named pip')")
+    return folder
 
 
 async def test_packages_are_installed_once_and_the_environment_imports_them(

@@ -12,7 +12,7 @@ from clotho_contract.termination import Termination
 
 # Wheels only, and only those with a listed hash: nothing of theirs is executed here.
 _PIP: Final = (
-    *("-m", "pip", "install", "--require-hashes", "--only-binary=:all:", "--no-deps", "--no-cache-dir"),
+    *("-I", "-m", "pip", "install", "--require-hashes", "--only-binary=:all:", "--no-deps", "--no-cache-dir"),
     *("--no-input", "--no-compile", "--disable-pip-version-check", "--no-warn-conflicts", "--quiet"),
 )
 _OUTPUT_LIMIT: Final = 2000  # characters of pip's last lines
@@ -27,16 +27,12 @@ def install(variables: Mapping[str, str]) -> Termination:
         made = Path(apart) / "packages"
         listed = Path(apart) / "requirements.txt"
         listed.write_text(f"{lines}\n")
-        answer = subprocess.run(
-            [_interpreter(), *_PIP, "--target", str(made), "--requirement", str(listed)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
+        python = Path(apart) / "pip" / "bin" / "python"
+        problem = _run(_base_python(), "-m", "venv", str(python.parents[1])) or _run(
+            str(python), *_PIP, "--target", str(made), "--requirement", str(listed)
         )
-        if answer.returncode:
-            output = " ".join(answer.stdout.split())[-_OUTPUT_LIMIT:]
-            return Termination(reason="EnvironmentFailed", message=f"the requirements cannot be installed: {output}")
+        if problem:
+            return Termination(reason="EnvironmentFailed", message=f"the requirements cannot be installed: {problem}")
         try:
             made.rename(folder)
         except OSError:
@@ -45,6 +41,14 @@ def install(variables: Mapping[str, str]) -> Termination:
     return Termination(reason="Finished", message=f"installed {len(lines.splitlines())} requirements in {folder}")
 
 
-def _interpreter() -> str:
-    """The image's own environment has no pip; the Python below it has."""
+def _run(*argv: str) -> str:
+    """The end of its output if it fails."""
+    answer = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if answer.returncode == 0:
+        return ""
+    return " ".join(answer.stdout.split())[-_OUTPUT_LIMIT:] or f"exit code {answer.returncode}"
+
+
+def _base_python() -> str:
+    """Neither the image's own environment nor every Python below it has pip, but that one can make it for a new one."""
     return str(Path(sys.base_prefix) / "bin" / "python3")

@@ -33,6 +33,6 @@ def changed(spec: Object, changes: Iterable[Change]) -> Object:
         try:
             spec = with_change(spec, name, value)
         except RefusedEditError as refused:
-            fields = listed("fields", refused.details["available_fields"])
+            fields = "" if refused.has_guess else listed("fields", refused.details["available_fields"])
             raise Failure(f"--set {name}: {refused}{fields}", Exit.USAGE) from refused
     return spec

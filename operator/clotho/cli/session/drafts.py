@@ -38,6 +38,7 @@ def refuse(problems: Iterable[str], refusals: Iterable[RefusedEditError]) -> Non
     lines = [*map(str, refused), *problems]
     if not lines:
         return
-    fields = next((each.details["available_fields"] for each in refused if "available_fields" in each.details), None)
+    unguessed = [each.details for each in refused if not each.has_guess]
+    fields = next((details["available_fields"] for details in unguessed if "available_fields" in details), None)
     text = lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} problems:", *lines])
     raise Failure(text + (listed("fields", fields) if fields else ""), Exit.REFUSED if refused else Exit.USAGE)

@@ -9,6 +9,7 @@ from clotho.api.training_run import UnreadableRun
 from clotho.plan.conditions import Wanted, conditions, stalled
 from clotho.plan.model import Event, Plan
 from clotho.plan.run.situation import Decision, Situation
+from clotho.plan.wording import not_valid
 
 
 def refuse(situation: Situation, problem: str) -> Decision:
@@ -16,21 +17,17 @@ def refuse(situation: Situation, problem: str) -> Decision:
     return Decision(
         phase=situation.run.status.phase,
         reason="Invalid",
-        message=_message(problem),
+        message=not_valid(problem),
         components=situation.components,
         is_stalled=True,
         is_refused=True,
     )
 
 
-def _message(problem: str) -> str:
-    return f"The spec is not valid: {problem}."
-
-
 def plan_refusal(run: UnreadableRun, now: datetime) -> Plan[TrainingRunStatus]:
     """For a spec that does not even decode: there is nothing to decide, only something to say."""
     moment, generation, before = now.replace(microsecond=0), run.metadata.generation, run.status
-    message = _message(run.problem)
+    message = not_valid(run.problem)
 
     wanted: list[Wanted] = [("Accepted", "False", "Invalid", message), *stalled("Invalid", message)]
     kept = tuple(each for each in before.conditions if each.type not in ("Accepted", "Ready", "Reconciling", "Stalled"))

@@ -88,12 +88,16 @@ async def test_invalid_start_arguments_are_refused(api: FakeApi, words: list[str
 
 
 @pytest.mark.parametrize("start", [["-e", "echo"], ["-f"]])
-async def test_an_unknown_field_is_reported_with_the_known_ones(api: FakeApi, manifest: Path, start: list[str]) -> None:
+async def test_an_unknown_field_is_reported_with_the_nearest_or_all(
+    api: FakeApi, manifest: Path, start: list[str]
+) -> None:
     words = [*start, str(manifest)] if start == ["-f"] else [*start, "--model", "m", "--steps", "9"]
     with pytest.raises(Failure) as failure:
         await runs.start(options("run", "start", *words, "--set", "training.batchsize=16"), api.workspace)
-    first, *known = str(failure.value).split("\n")
-    assert "did you mean training.batchSize" in first
+    assert str(failure.value).endswith("did you mean training.batchSize?"), "the same but for a capital letter"
+    with pytest.raises(Failure) as failure:
+        await runs.start(options("run", "start", *words, "--set", "x.y=16"), api.workspace)
+    _, *known = str(failure.value).split("\n")
     assert known[0].startswith("Known fields: ")
     assert {"training.batchSize,", "training.steps,"} <= set(" ".join(known).split())
     assert max(map(len, known)) <= 110
@@ -359,6 +363,17 @@ async def test_log_lines_name_their_component_without_control_characters(
     assert await logs.logs(options("run", "logs", "mine"), api.workspace) == Exit.OK
     printed = capsys.readouterr().out.splitlines()
     assert printed == ["trainer  one", "trainer  two \ufffd[2J", "echo-1  one", "echo-1  two \ufffd[2J"]
+
+
+def test_a_log_line_with_all_metrics_of_a_step_is_short() -> None:
+    metrics = {f"metric/{number}": number for number in range(30)}
+    line = {"time": "2026-11-16T09:50:06Z", "level": "info", "message": "step 20 of 120: reward 0.354"}
+    assert log_lines.readable(msgspec.json.encode(line | {"step": 20}).decode()) == [
+        "11-16 09:50:06 INFO  step 20 of 120: reward 0.354  step=20"
+    ]
+    assert log_lines.readable(msgspec.json.encode(line | metrics).decode()) == [
+        "11-16 09:50:06 INFO  step 20 of 120: reward 0.354  (30 fields)"
+    ]
 
 
 @pytest.mark.parametrize("line", ['{"message": ' + "[" * 10_000, "{"])

@@ -326,6 +326,7 @@ def test_admitted_runs_and_older_queued_runs_are_ahead() -> None:
 
 
 SHARED = {"spec": {"shareProcessNamespace": True}}
+MISSPELT = {"spec": {"containers": [{"name": "main", "resorces": {}}]}}
 
 
 @pytest.mark.parametrize(
@@ -333,13 +334,15 @@ SHARED = {"spec": {"shareProcessNamespace": True}}
     [
         ({"spec": {"serviceAccountName": "admin"}}, "trainer.template: spec.serviceAccountName is not allowed"),
         (SHARED, "trainer.template: spec.shareProcessNamespace is not allowed in a template; a TrainingPolicy can"),
+        (MISSPELT, "containers.resorces is not allowed"),
+        (MISSPELT, "permissions.templateFields; did you mean resources?\n"),
     ],
 )
 def test_a_template_outside_the_allow_list_is_refused_without_any_policy(template: dict[str, Any], words: str) -> None:
     world = governed(trainer={"template": template})
     world.settle()
     truth, message = accepted(world)
-    assert (truth, words in message, world.pods) == ("False", True, {})
+    assert (truth, words in f"{message}\n", world.pods) == ("False", True, {})
 
 
 @pytest.mark.parametrize(
