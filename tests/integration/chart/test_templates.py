@@ -118,11 +118,11 @@ def test_the_operator_cannot_list_secrets_or_change_rights(render: Render) -> No
     for rule in operator_rules(render):
         for resource in rule["resources"]:
             verbs.setdefault(resource, set()).update(rule["verbs"])
-    assert verbs["secrets"] == {"get", "create", "patch"}
-    assert verbs["configmaps"] == verbs["storageclasses"] == {"get"}
+    assert verbs["secrets"] == verbs["configmaps"] == {"get", "create", "patch"}
+    assert verbs["pods/log"] == verbs["storageclasses"] == {"get"}
     kinds_of_ours = {f"{plural}{part}" for plural in PLURALS for part in ("", "/status")}
     assert set(verbs) - kinds_of_ours == {
-        *("pods", "services", "secrets", "configmaps", "persistentvolumeclaims", "events"),
+        *("pods", "pods/log", "services", "secrets", "configmaps", "persistentvolumeclaims", "events"),
         *("networkpolicies", "poddisruptionbudgets", "leases", "storageclasses"),
         *("workloads", "workloads/status", "resourceflavors", "workloadpriorityclasses"),
     }
