@@ -280,3 +280,17 @@ async def test_evaluations_are_reported_once(tmp_path: Path) -> None:
         ("letters", "accuracy", 0.5)
     ]
     assert board.recorder.fetch().evaluations == tuple(logged)
+
+
+async def test_the_checkpoint_of_the_best_evaluation_is_kept_and_reported(tmp_path: Path) -> None:
+    board = Board(3, stall_seconds=60)
+    training = Training(steps=3, checkpoint=Checkpoint(every_steps=1, keep=1, keep_best="accuracy"))
+    tracker: Any = SimpleNamespace(log=lambda *_: None, wants_samples=lambda _: False, log_evaluation=lambda _: None)
+    checkpoints = Checkpoints(tmp_path, keep=1, run=CONFIG.run.id)
+    config = structs.replace(CONFIG, training=training)
+    with ThreadPoolExecutor(1) as executor:
+        loop = TrainingLoop(config, lambda: 3, Backend(board), Evaluated(), checkpoints, board, tracker, executor)
+        await loop.run(asyncio.Event())
+    assert sorted(saved.step for saved in saved_in(tmp_path)) == [1, 3]
+    assert board.progress.best_checkpoint is not None
+    assert board.progress.best_checkpoint.step == 1
