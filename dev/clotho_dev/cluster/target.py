@@ -80,8 +80,8 @@ class Kind:
     def provide_images(self, names: Iterable[str] = images.NAMES) -> Mapping[str, str]:
         tags = {name: images.tag_of(name, None) for name in names}
         for name, tag in tags.items():
-            with step(f"Building image {name} and loading it into kind"):
-                _build_with_docker(name, tag)
+            builders.Client("docker").build(name, tag, {})
+            with step(f"Loading image {name} into kind"):
                 _run("kind", "load", "docker-image", tag, "--name", KIND_CLUSTER)
         return tags
 
@@ -138,10 +138,6 @@ def _docker_runs() -> bool:
         shutil.which("docker") is not None
         and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
     )
-
-
-def _build_with_docker(name: str, tag: str) -> None:
-    _run("docker", "build", "--file", f"images/{name}/Containerfile", "--tag", tag, str(REPOSITORY))
 
 
 def _run(*argv: str) -> str:
