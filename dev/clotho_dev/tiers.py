@@ -58,7 +58,11 @@ TIERS = (
     Tier(
         "integration",
         "a real API server, real processes",
-        (cluster("prepare", "--profile", "control-plane"), pytest("integration", *TWO_AT_ONCE)),
+        (
+            cluster("prepare", "--profile", "control-plane"),
+            pytest("integration", *TWO_AT_ONCE),
+            pytest("faults"),  # its cases run side by side
+        ),
     ),
     Tier(
         "e2e",

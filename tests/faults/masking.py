@@ -89,9 +89,14 @@ def masked_text(text: str) -> str:
 
 
 def without(content: Any, keys: Collection[str]) -> Any:
+    """Without these keys, and without items of lists that have such a name."""
     if isinstance(content, dict):
         return {key: without(value, keys) for key, value in content.items() if key not in keys}
-    return [without(value, keys) for value in content] if isinstance(content, list) else content
+    if isinstance(content, list):
+        return [
+            without(value, keys) for value in content if not (isinstance(value, dict) and value.get("name") in keys)
+        ]
+    return content
 
 
 def differences(expected: Any, found: Any, path: str = "") -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from clotho.cluster.outcomes import Conflict, Invalid
+from clotho_contract.names import CHECKPOINT_STEP_VARIABLE
 from faults import life
 from faults.campaign import Case, Recording, always, until_equal
 from faults.lab import Bench, Lab
@@ -20,9 +21,10 @@ from rig.cluster_access import eventually
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(3600)]
 CRD = Path(__file__).parents[2] / "crds" / "clotho.dev_trainingruns.yaml"
 Schema = dict[str, Any]
-ENDS_THE_RUN = frozenset({"stop"})  # by design, and for good
+NOT_ROLLED_BACK = frozenset({("stop",), ("deadlineSeconds",), ("training", "steps")})  # it ends, or only grows
+POLICIES_THAT_STAY = frozenset({"networkpolicies/r-ID-inference", "networkpolicies/r-ID-trainer"})  # without effect
 LEAVES_NOT_ENTERED = ("template", "chatTemplate")  # a pod's own schema
-# Counters of what happened on the way; the pods were replaced, and the run says so.
+# What differs by what happened on the way: pods were replaced, and resume from a checkpoint.
 COUNTERS = frozenset(
     {
         "attempt",
@@ -36,6 +38,7 @@ COUNTERS = frozenset(
         "message",
         "history",
         "attempts",
+        CHECKPOINT_STEP_VARIABLE,
     }
 )
 
@@ -68,7 +71,7 @@ def mutations(schema: Schema, path: tuple[str, ...] = ()) -> Iterator[Mutation]:
     if "properties" in schema and (not path or path[-1] not in LEAVES_NOT_ENTERED):
         for name, part in schema["properties"].items():
             yield from mutations(part, (*path, name))
-    elif path not in {(name,) for name in ENDS_THE_RUN}:
+    elif path not in NOT_ROLLED_BACK:
         yield from (Mutation(path, value) for value in (*values(schema), None))
 
 
@@ -91,7 +94,7 @@ def values(schema: Schema) -> tuple[Any, ...]:
 
 
 def comparable(state: State) -> State:
-    return without(state, COUNTERS)
+    return without(state, COUNTERS | POLICIES_THAT_STAY)
 
 
 def cases(reference: Recording) -> list[Case]:

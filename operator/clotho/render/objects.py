@@ -226,7 +226,7 @@ def disruption_budget(run: TrainingRun) -> Manifest:
         "metadata": object_metadata(run.metadata, base_name(run.metadata), component=TRAINER),
         "spec": {
             # maxUnavailable is only defined for owners with a scale subresource
-            "minAvailable": run.spec.trainer.replicas,
+            "minAvailable": run.spec.trainer.replicas if run.spec.trainer.disruption_budget else 0,
             "selector": {"matchLabels": selector(run.metadata, **{COMPONENT_LABEL: TRAINER})},
         },
     }

@@ -1,4 +1,4 @@
-"""The operator is killed, disconnected or started twice; runs converge to the same state."""
+"""The operator is killed, disconnected or started twice; tests/faults does so at every write of a run's life."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 
-from rig.cluster_access import Body, ClusterAccess, component, eventually
+from rig.cluster_access import Body, ClusterAccess, eventually
 from rig.fake_kubelet import FakeKubelet
 from rig.meddling_proxy import MeddlingProxy, Write, refuse
 from rig.operator_process import OperatorProcess
@@ -48,47 +48,8 @@ async def was_struck(cluster: ClusterAccess, killed: asyncio.Event, run: str, en
     return killed.is_set()
 
 
-def masked(objects: list[Body]) -> list[tuple[str, str]]:
-    """What of the objects must not depend on what happened on the way, nor on the name of the run."""
-    return sorted((o["metadata"]["name"].replace(base_name(o), "BASE"), component(o)) for o in objects)
-
-
-def base_name(body: Body) -> str:
-    labels = body["metadata"]["labels"]
-    return f"{labels['clotho.dev/run']}-{labels['clotho.dev/owner-uid'].replace('-', '')[:8]}"
-
-
-async def picture(cluster: ClusterAccess, run: str) -> dict[str, list[tuple[str, str]]]:
-    kinds = ("pods", "services", "secrets", "networkpolicies", "persistentvolumeclaims")
-    return {plural: masked(await cluster.of_run(plural, run)) for plural in kinds}
-
-
 def creations(proxy: MeddlingProxy) -> Counter[str]:
     return Counter(write.path for write in proxy.writes if write.method == "POST")
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-async def test_run_starts_whichever_write_the_operator_is_killed_at(
-    cluster: ClusterAccess, kubelet: FakeKubelet, proxy: MeddlingProxy, start_operator: StartOperator, moment: Moment
-) -> None:
-    """One run for each write of the start-up; every one ends like the one that was left alone."""
-    operator = await start_operator(through=proxy, CLOTHO_LEASE_ENABLED="false")
-    await cluster.create_run("reference")
-    await cluster.until_phase("Running", "reference")
-    count, expected = len(proxy.writes), await picture(cluster, "reference")
-    for number in range(1, count + 1):
-        name = f"struck-{number}"
-        proxy.writes.clear()
-        killed = kill_at(proxy, number, moment, operator)
-        await cluster.create_run(name)
-        if not await was_struck(cluster, killed, name, "Running"):
-            break  # this time there were fewer writes
-        operator = await start_operator(through=proxy, CLOTHO_LEASE_ENABLED="false")
-        run = await cluster.until_phase("Running", name)
-        assert run["status"]["attempt"] == 1
-        assert run["status"].get("restarts", 0) == 0
-        assert await picture(cluster, name) == expected, f"killed {moment} of write {number}"
-    assert kubelet.trainers_seen_together <= count + 1, "one trainer for each run, never two"
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -120,36 +81,6 @@ async def test_run_stops_whichever_write_the_operator_is_killed_at(
 
 async def _leave_alone(_: Write) -> None:
     return None
-
-
-@pytest.mark.parametrize(
-    ("code", "reason", "headers"),
-    [(409, "Conflict", {}), (429, "TooManyRequests", {"Retry_After": "1"}), (500, "InternalError", {}), (503, "", {})],
-)
-async def test_run_starts_although_every_write_fails_once(
-    cluster: ClusterAccess,
-    kubelet: FakeKubelet,
-    proxy: MeddlingProxy,
-    start_operator: StartOperator,
-    code: int,
-    reason: str,
-    headers: dict[str, str],
-) -> None:
-    refused: set[tuple[str, str]] = set()
-
-    async def refuse_once(write: Write) -> web.StreamResponse | None:
-        if (write.method, write.path) in refused:
-            return None
-        refused.add((write.method, write.path))
-        return refuse(code, reason, **headers)
-
-    proxy.before = refuse_once
-    operator = await start_operator(through=proxy)
-    await cluster.create_run("r")
-    run = await cluster.until_phase("Running", "r")
-    assert run["status"].get("restarts", 0) == 0
-    assert len(await cluster.pods("r")) == 3
-    assert await operator.metric("clotho_reconcile_errors_total") > 0
 
 
 async def test_writes_without_an_answer_create_no_duplicates(

@@ -83,7 +83,7 @@ def test_requests_and_shared_memory_grow_with_the_gpus() -> None:
 
 
 def test_a_drain_waits_for_all_pods() -> None:
-    assert objects.disruption_budget(run_of(spec(replicas=4)))["spec"]["minAvailable"] == 4
+    assert objects.disruption_budget(run_of(spec(replicas=4, disruptionBudget=True)))["spec"]["minAvailable"] == 4
 
 
 def test_only_the_runs_own_trainers_reach_the_ports_of_the_ranks() -> None:

@@ -13,6 +13,7 @@ from clotho.api.names import (
     TRAINER,
     Component,
 )
+from clotho.api.training_run import TrainingRun
 from clotho.plan.drift import repair
 from clotho.plan.model import Action, Apply, Create, Delete, Kind, Manifest, ObjectKey, ObjectSeen, delete_pod
 from clotho.plan.ownership import is_marked
@@ -39,20 +40,21 @@ def make_missing(situation: Situation) -> tuple[Action, ...]:
 
 
 def _objects(situation: Situation) -> Iterator[Action]:
-    run = situation.run
+    run, seen = situation.run, situation.observed.objects
     yield from write_config(situation)
-    makers: list[tuple[Kind, Callable[..., Manifest]]] = [("Service", objects.service)]
-    if not run.spec.is_inline:
-        makers.insert(0, ("NetworkPolicy", objects.network_policy))
-    if run.spec.inference.replicas:
-        makers.insert(0, ("NetworkPolicy", objects.inference_policy))
-    if run.spec.topology.size > 1 or run.spec.inference.replicas:
-        makers.insert(0, ("NetworkPolicy", objects.trainer_policy))
-    if run.spec.trainer.disruption_budget:
-        makers.append(("PodDisruptionBudget", objects.disruption_budget))
-    for kind, make in makers:
+    has_replicas = run.spec.inference.replicas > 0
+    makers: tuple[tuple[Kind, Callable[[TrainingRun], Manifest], bool], ...] = (
+        ("NetworkPolicy", objects.trainer_policy, run.spec.topology.size > 1 or has_replicas),
+        ("NetworkPolicy", objects.inference_policy, has_replicas),
+        ("NetworkPolicy", objects.network_policy, not run.spec.is_inline),
+        ("Service", objects.service, True),
+        ("PodDisruptionBudget", objects.disruption_budget, run.spec.trainer.disruption_budget),
+    )
+    for kind, make, is_needed in makers:
         manifest = make(run)
-        yield from repair(ObjectKey(kind, manifest["metadata"]["name"]), manifest, situation.observed.objects)
+        key = ObjectKey(kind, manifest["metadata"]["name"])
+        if is_needed or key in seen:  # never deleted before the run is, but kept as the spec has it by now
+            yield from repair(key, manifest, seen)
     yield from _egress(situation)
     yield from _claims(situation)
 

@@ -7,7 +7,7 @@ import pytest
 
 from clotho.plan.model import Apply, Create, Kind, ObjectKey
 from clotho.render.objects import TOKEN_KEYS
-from unit.plan.run.world import World, running_world
+from unit.plan.run.world import World, minimal_spec, running_world
 
 SERVER_DEFAULTS = {"clusterIPs": ["None"], "type": "ClusterIP", "sessionAffinity": "None", "ipFamilies": ["IPv4"]}
 
@@ -45,6 +45,30 @@ def test_hand_edit_of_a_rendered_field_is_undone(kind: Kind, spec: dict[str, Any
     assert action.key == key
     world.settle()
     assert world.plan().actions == ()
+
+
+def test_policies_of_inference_replicas_follow_the_spec_when_there_are_none_any_more() -> None:
+    """They are deleted with the run only; until then they let nothing in that the spec does not name."""
+    world = running_world(inference={"replicas": 1})
+    trainer = next(key for key in world.objects if key.kind == "NetworkPolicy" and key.name.endswith("-trainer"))
+    before = world.objects[trainer].spec["ingress"]
+    world.change_spec(inference={"replicas": 0})
+    world.settle()
+    after = world.objects[trainer].spec["ingress"]
+    assert [rule for rule in before if rule not in after], "replicas are let in no longer"
+    world.objects[trainer] = msgspec.structs.replace(world.objects[trainer], spec={"ingress": [{}]})
+    world.settle()
+    assert world.objects[trainer].spec["ingress"] == after
+
+
+def test_disruption_budget_that_is_switched_off_lets_the_trainer_be_evicted() -> None:
+    world = World(minimal_spec(trainer={"disruptionBudget": True}))
+    world.reconcile()
+    key = next(key for key in world.objects if key.kind == "PodDisruptionBudget")
+    assert world.objects[key].spec["minAvailable"] == 1
+    world.change_spec(trainer={"disruptionBudget": False})
+    world.settle()
+    assert world.objects[key].spec["minAvailable"] == 0
 
 
 def test_removed_label_is_put_back() -> None:
