@@ -18,7 +18,7 @@ from rig.cluster_access import component
 
 SIDE_BY_SIDE = 6
 STAGE_SECONDS = 60.0
-QUIET_SECONDS = 0.8
+QUIET_SECONDS = 1.5
 POLL_SECONDS = 0.25
 
 

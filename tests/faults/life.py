@@ -25,10 +25,12 @@ async def play(cluster: ClusterAccess, kubelet: FakeKubelet, reached: Reached) -
     await cluster.until_phase("Running", RUN, LIMIT_SECONDS)
     await reached("restarted")
     await cluster.change_run(RUN, environments=[{"name": "letters", "replicas": 2, "config": {"group_size": 4}}])
+    await cluster.until("scaled", has_two_environments, RUN, LIMIT_SECONDS)
     await reached("scaled")
     kubelet.progress = FINISHED
     await cluster.until_phase("Completed", RUN, LIMIT_SECONDS)
     await kubelet.fail(await trainer_of(cluster), exit_code=0, reason="Completed")
+    await cluster.until_pods("ended", lambda pods: [component(pod) for pod in pods] == ["trainer"], RUN)
     await reached("completed")
     await cluster.delete("trainingruns", RUN)
     await until_cleared(cluster)
@@ -47,6 +49,10 @@ async def create(cluster: ClusterAccess) -> None:
     await cluster.create_run(
         RUN, storage={"retain": True}, trainer={"disruptionBudget": True}, restarts={"limit": 3, "backoffSeconds": 0}
     )
+
+
+def has_two_environments(run: Body) -> bool:
+    return bool(run["status"]["components"]["environments"][0].get("ready") == 2)
 
 
 async def until_cleared(cluster: ClusterAccess) -> None:

@@ -26,6 +26,7 @@ KINDS = (
     "persistentvolumeclaims",
     "poddisruptionbudgets",
 )
+PREDECESSORS = " of an earlier run"
 NOT_OURS = frozenset({"kube-root-ca.crt"})
 SERVERS_OWN = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "namespace", "selfLink")
 ASSIGNED = frozenset({"clusterIP", "clusterIPs", "nodeName", "podIP", "volumeName", "node", "logs", "uid", "podUID"})
@@ -40,7 +41,9 @@ async def state_of(cluster: ClusterAccess, run: str = "r") -> State:
     uids = [each["metadata"].get("labels", {}).get(UID_LABEL, "") for items in lists for each in items]
     uid = owner["metadata"]["uid"] if owner else max(uids, default="")
     state = {
-        f"{plural}/{masked_text(each['metadata']['name'])}": masked(plural, each, uid, cluster.namespace)
+        f"{plural}/{masked_text(each['metadata']['name'])}{_mark(each, uid)}": masked(
+            plural, each, uid, cluster.namespace
+        )
         for plural, items in zip(KINDS, lists, strict=True)
         for each in items
         if each["metadata"]["name"] not in NOT_OURS
@@ -48,6 +51,11 @@ async def state_of(cluster: ClusterAccess, run: str = "r") -> State:
     if owner is not None:
         state["run"] = _plain({"status": owner.get("status", {})}, uid, cluster.namespace)
     return state
+
+
+def _mark(body: Body, uid: str) -> str:
+    """Objects of an earlier run of the same name are told apart."""
+    return "" if body["metadata"].get("labels", {}).get(UID_LABEL, uid) == uid else PREDECESSORS
 
 
 async def _run(cluster: ClusterAccess, run: str) -> Body | None:

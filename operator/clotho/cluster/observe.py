@@ -55,7 +55,7 @@ class Observer:
         return Observed(
             pods=pods,
             objects=self._store.objects_of(key, uid),
-            probes=self._answers.of(key),
+            probes=self._answers.of(key, uid),
             refused=self._writer.refusals(run),
             environments=self._environments(run),
             catalogue=self._store.environment_names(key.namespace),

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from clotho.api.names import API_SERVER, EXPORTER, TRAINER
+from clotho.api.names import API_SERVER, EXPORTER, TRAINER, UID_LABEL
 from clotho.api.phases import RESTING_PHASES
 from clotho.api.training_run import TrainingRun
 from clotho.cluster.cache import Key
@@ -103,24 +103,25 @@ def _only(pods: tuple[Pod, ...], component: str) -> Pod | None:
 
 
 class Answers:
-    """The last answer of every component that was probed."""
+    """The last answer of every component that was probed, of each run: one of the same name is another run."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Probes] = {}
+        self._known: dict[Key, dict[str, Probes]] = {}  # by the run's uid
         self.unprobed: set[Key] = set()  # runs whose rounds ended because there was no pod to probe
 
-    def of(self, key: Key) -> Probes:
-        return self._known.get(key, Probes())
+    def of(self, key: Key, uid: str) -> Probes:
+        return self._known.get(key, {}).get(uid, Probes())
 
-    def keep(self, key: Key, probes: Probes) -> None:
-        self._known[key] = probes
+    def keep(self, key: Key, uid: str, probes: Probes) -> None:
+        self._known.setdefault(key, {})[uid] = probes
 
     def keep_termination(self, key: Key, pod: Pod) -> None:
         """A trainer's termination message has its final progress: that counts as its last answer."""
         reported = pod.termination if pod.component == TRAINER and not pod.is_follower else None
         if reported is not None and reported.progress is not None:
             final = Probe(pod_uid=pod.uid, taken_at=datetime.now(UTC), answer=reported.progress)
-            self.keep(key, msgspec.structs.replace(self.of(key), trainer=final))
+            uid = pod.metadata.labels.get(UID_LABEL, "")
+            self.keep(key, uid, msgspec.structs.replace(self.of(key, uid), trainer=final))
 
     def forget(self, key: Key) -> None:
         self._known.pop(key, None)
@@ -150,7 +151,8 @@ class Prober:
         run = self._store.run(key)
         if not isinstance(run, TrainingRun) or not _may_speak(run):
             return False
-        pods, known = self._store.pods_of(key, run.metadata.uid), self._answers.of(key)
+        uid = run.metadata.uid
+        pods, known = self._store.pods_of(key, uid), self._answers.of(key, uid)
         is_over = run.status.is_finished
         pod, last = (_only(pods, EXPORTER), known.exporter) if is_over else (_only(pods, TRAINER), known.trainer)
         return pod is not None and (key in self._answers.unprobed or last is None or last.pod_uid != pod.uid)
@@ -164,9 +166,10 @@ class Prober:
         wait = pause(run, self._times)
         if wait is None:
             return False, None
-        before = self._answers.of(key)
+        uid = run.metadata.uid
+        before = self._answers.of(key, uid)
         after = before
-        pods = self._store.pods_of(key, run.metadata.uid)
+        pods = self._store.pods_of(key, uid)
         due = questions(run, pods, before, now)
         if not due:
             self._answers.unprobed.add(key)
@@ -174,9 +177,9 @@ class Prober:
         self._answers.unprobed.discard(key)
         for question in due:
             after = msgspec.structs.replace(after, **{question.target: await self._ask(key, run, question)})
-        if self._answers.of(key) == before:  # else its termination message has arrived meanwhile
-            self._answers.keep(key, after)
-        return _says(self._answers.of(key)) != _says(before), wait
+        if self._answers.of(key, uid) == before:  # else its termination message has arrived meanwhile
+            self._answers.keep(key, uid, after)
+        return _says(self._answers.of(key, uid)) != _says(before), wait
 
     async def _ask(self, key: Key, run: TrainingRun, question: Question) -> Probe[Any]:
         pod = question.pod

@@ -141,8 +141,21 @@ class Store:
         except _UNDECODABLE as error:
             self._report(kind, body, error)
             return None
-        self.cache(kind).observe(item)
+        self._observe(kind, item)
         return item
+
+    def _observe(self, kind: Kind, item: Object) -> bool:
+        """The removal of a run may be reported after its successor of the same name, or never."""
+        known = self.cache(kind).get(item.metadata.namespace, item.metadata.name)
+        is_new = self.cache(kind).observe(item)
+        if is_new and isinstance(known, TrainingRun | UnreadableRun) and known.metadata.uid != item.metadata.uid:
+            self._note_removal(known)
+        return is_new
+
+    def _note_removal(self, run: AnyRun) -> None:
+        self.removed_runs[key_of(run)] = run
+        while len(self.removed_runs) > TOMBSTONES:  # on a replica that does not lead
+            del self.removed_runs[next(iter(self.removed_runs))]
 
     def _report(self, kind: Kind, body: Mapping[str, Any], error: Exception) -> None:
         metadata = body.get("metadata") or {}
@@ -158,7 +171,7 @@ class Store:
             self.forget(kind, msgspec.convert(head, Metadata))
         elif not cache.has(head.get("namespace", ""), head["name"], head["resourceVersion"]):
             item, before = decode(kind, body), cache.get(head.get("namespace", ""), head["name"])
-            if cache.observe(item):
+            if self._observe(kind, item):
                 self.announce(kind, item.metadata)
                 if before is not None and owner(before.metadata) != owner(item.metadata):
                     self.announce(kind, before.metadata)  # it lost the object: the label was edited
@@ -177,9 +190,7 @@ class Store:
         known = self.cache(kind).get(metadata.namespace, metadata.name)
         if self.cache(kind).remove(metadata, version(metadata)):
             if isinstance(known, TrainingRun | UnreadableRun):
-                self.removed_runs[key_of(known)] = known
-                while len(self.removed_runs) > TOMBSTONES:  # on a replica that does not lead
-                    del self.removed_runs[next(iter(self.removed_runs))]
+                self._note_removal(known)
             self.announce(kind, metadata if known is None else known.metadata)  # it may have lost its labels since
 
     def announce(self, kind: Kind, metadata: Metadata) -> None:

@@ -296,7 +296,7 @@ class Manager:
         metrics.registry.register(RunCollector(self.store.runs.all, self._last_answer, self.is_leader))
 
     def _last_answer(self, metadata: Metadata) -> Progress | None:
-        probe = self.answers.of(run_key(metadata)).trainer
+        probe = self.answers.of(run_key(metadata), metadata.uid).trainer
         return probe.answer if probe else None
 
 

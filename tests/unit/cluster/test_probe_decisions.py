@@ -137,7 +137,7 @@ async def test_a_pod_that_was_not_found_for_a_while_is_probed_again() -> None:
     store, answers = Store(), Answers()
     prober = Prober(store, answers, TIMES, lambda _: None)
     store.handle_event("TrainingRun", False, run_body(status={"phase": "Running"}))
-    answers.keep(RUN, trainer_reported(NOW))
+    answers.keep(RUN, UID, trainer_reported(NOW))
     changed = pod_body("trainer", 5)
     changed["metadata"]["labels"]["clotho.dev/owner-uid"] = "another"
     store.handle_event("Pod", False, changed)

@@ -140,15 +140,29 @@ def test_termination_message_of_a_deleted_pod_is_read() -> None:
     store = Store(pod_ended=answers.keep_termination)
     final = Progress(state="waiting", step=7, total_steps=9, checkpoint=CheckpointInfo(step=7, path="/x/7"))
     words = termination.encode(Termination(reason="Stopped", message="saved", step=7, progress=final)).decode()
-    labels = {RUN_LABEL: "demo", COMPONENT_LABEL: "trainer"}
+    labels = {RUN_LABEL: "demo", COMPONENT_LABEL: "trainer", "clotho.dev/owner-uid": UID}
     body = {
         "metadata": {"name": "t", "namespace": "n", "uid": "u", "resourceVersion": "9", "labels": labels},
         "status": {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0, "message": words}}}]},
     }
     store.handle_event("Pod", True, body)
-    heard = answers.of(Key("n", "demo")).trainer
+    heard = answers.of(Key("n", "demo"), UID).trainer
     assert heard is not None
     assert heard.answer == final
+    assert answers.of(Key("n", "demo"), "successor").trainer is None, "a successor has not made these steps"
+
+
+def test_removal_of_a_run_is_noted_when_its_successor_is_seen_first() -> None:
+    """Each of the two has its own events, which may arrive in any order."""
+    seen, _ = store()
+    first, second = run_body(1), run_body(2)
+    second["metadata"]["uid"] = "successor"
+    seen.handle_event("TrainingRun", False, first)
+    assert seen.removed_runs == {}
+    seen.handle_event("TrainingRun", False, second)
+    assert [run.metadata.uid for run in seen.removed_runs.values()] == [UID]
+    seen.handle_event("TrainingRun", True, first)
+    assert seen.runs_in("ns")[0].metadata.uid == "successor"
 
 
 def owned(kind: str, name: str, spec: Body, status: Body | None = None, version: int = 1) -> Body:

@@ -15,7 +15,7 @@ from clotho.manager.manager import Manager
 from clotho.manager.metrics import Metrics
 from clotho.manager.settings import Settings
 from clotho_contract.progress import Progress, encode
-from rig.objects import pod_body, run_body
+from rig.objects import UID, pod_body, run_body
 
 RUN = Key("ns", "r")
 
@@ -69,9 +69,9 @@ async def test_probes_are_discarded_and_repeated_when_leadership_is_regained(mon
         await trainer.until_asked(1)
         manager.probes.add(RUN)
         await trainer.until_asked(2)
-        assert manager.answers.of(RUN).trainer
+        assert manager.answers.of(RUN, UID).trainer
         manager._leadership_changed(False)
-        assert manager.answers.of(RUN).trainer is None, "another replica has gone on with the run"
+        assert manager.answers.of(RUN, UID).trainer is None, "another replica has gone on with the run"
         manager._leadership_changed(True)
         await trainer.until_asked(3)
 
