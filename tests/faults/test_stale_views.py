@@ -64,6 +64,7 @@ def same_name_again(plural: str, reference: Recording) -> Case:
             await asyncio.sleep(1.0)
             bench.proxy.release()
             await until_equal(bench, "recreated", reference.states["running"], mask=without_retained_claim)
+            bench.kubelet.trainers_seen_together = 0  # two runs, each with its own
             return [*always(bench), *([] if first != second else ["the run was not recreated"])], True
 
     return Case(f"same name again while {plural or 'nothing'} is held", run)
