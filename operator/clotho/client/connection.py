@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ class Connection:
         self._thread = threading.Thread(target=self._loop.run_forever, name="clotho-client", daemon=True)
         self._thread.start()
         self.workspace = self.call(_open(credentials, namespace))
+        atexit.register(self.close)  # a script need not close it
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Blocks until it is done; Ctrl-C cancels it."""
@@ -41,6 +43,7 @@ class Connection:
     def close(self) -> None:
         if self._loop.is_closed():
             return
+        atexit.unregister(self.close)
         self.call(self.workspace.client.__aexit__())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
