@@ -166,8 +166,11 @@ def results_view(run: Run, fetch: str = "") -> list[str]:
         lines += [f"  final reward  {number(results.get('rewardMean'))}", f"  steps         {results['step']}"]
         if results.get("path"):
             lines.append(f"  weights       {results['path']} on claim {results.get('claim', '-')}")
+    export = status.get("export") or {}
     if files := exported_files(run):
         lines += ["", *(f"  {line}" for line in file_lines(files))]
+    elif export:
+        lines.append(f"  export        {export['phase']}: {export.get('message', '')}".rstrip(": "))
     if fetch and (status.get("results") or {}).get("path"):
         lines += ["", f"To copy the model here: {fetch}"]
     return lines

@@ -62,6 +62,12 @@ def test_results_show_where_the_weights_are() -> None:
     assert "checkpoints/step-60 on claim letters-trainer" in text
 
 
+def test_results_show_an_export_that_has_no_files_yet() -> None:
+    export = {"phase": "Pending", "message": "Waiting for the exporting pod to start."}
+    run = RUN | {"status": RUN["status"] | {"phase": "Stopped", "export": export}}
+    assert "  export        Pending: Waiting for the exporting pod to start." in view.results_view(run)
+
+
 def test_without_a_width_nothing_is_cut() -> None:
     message = "Waiting for a node: " + "0/3 nodes are available. " * 9 + "\nThat is all."
     lines = view.live_view(RUN | {"status": RUN["status"] | {"message": message}}, [], 0, UNLIMITED)
