@@ -57,6 +57,12 @@ def test_command_line_follows_the_config(model: Path) -> None:
         assert part in line
 
 
+def test_decoding_leaves_the_modules_to_the_training(live: LiveWeights, model: Path, tmp_path: Path) -> None:
+    live.modules_decode = True
+    VllmEngine(config(model), live, tmp_path, 64)
+    assert not live.modules_decode
+
+
 def test_its_options_are_passed_on(model: Path) -> None:
     settings = with_vllm(config(model), memory_share=0.5, tensor_parallel=2)
     line = " ".join(command_line(settings, adapters=5, context=9000))

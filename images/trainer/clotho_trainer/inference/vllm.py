@@ -86,6 +86,7 @@ class VllmEngine:
     ) -> None:
         vllm = config.inference.vllm
         self._live = live
+        live.modules_decode = False  # so that training may compile them
         self._context = min(context, vllm.max_length or context)
         self._adapters = config.training.max_off_policy_batches + 2
         self._gpus = vllm.tensor_parallel

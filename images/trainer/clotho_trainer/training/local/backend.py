@@ -93,7 +93,8 @@ class LocalBackend:
         if self._is_sharded and training.gradient_checkpointing is None:
             self._recompute(True)  # one is short of memory, or would not shard
         elif self._live.device.type == "cuda" and not self._is_sharded:
-            self._plan_passes()
+            vllm_starts_here = config.inference.engine == "vllm" and config.inference.vllm.mode == "colocate"
+            self._plan_passes(passes.free_memory(config.inference.vllm.memory_share if vllm_starts_here else 0.0))
             is_compilable = config.model.quantization != "nf4" and not training.lora.dropout
             if not self._live.modules_decode and is_compilable:
                 passes.compile_layers(self._live.model)
@@ -274,14 +275,13 @@ class LocalBackend:
             return set_peft_model_state_dict(self._live.model, weights)
         return self._live.model.load_state_dict(weights, strict=False)  # tied weights are saved once
 
-    def _plan_passes(self) -> None:
+    def _plan_passes(self, free: int) -> None:
         """Activations are kept when they fit beside the weights and the cache, unless the config decides."""
         if self._training.gradient_checkpointing is not None:
             return
         self._trainer.recompute_activations(False)
         kept = passes.kept_bytes_per_token(self._live.model, self._trainer.accelerator.autocast)
         fixed = self._rows_a_pass * self.rules.max_tokens or None
-        free = passes.free_memory()
         plan = passes.plan(fixed_tokens=fixed, kept_bytes_per_token=kept, free=free)
         self._recompute(not plan.keeps_activations)
         self._tokens_a_pass = plan.tokens

@@ -48,10 +48,10 @@ def kept_bytes_per_token(model: Any, autocast: Callable[[], Any]) -> float:
     return kept / _PROBE_TOKENS
 
 
-def free_memory() -> int:
-    """What the allocator holds unused counts as free."""
-    free, _ = torch.cuda.mem_get_info()
-    return int(free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
+def free_memory(promised_share: float = 0.0) -> int:
+    """What the allocator holds unused counts as free; the share of the GPU that others will take does not."""
+    free, total = torch.cuda.mem_get_info()
+    return int(free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() - promised_share * total)
 
 
 def keep_compiled(folder: Path) -> None:
