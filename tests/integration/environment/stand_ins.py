@@ -70,6 +70,7 @@ class ApiServerStandIn(StandIn):
     """One step for each `groups_a_step` groups."""
 
     trainer_is_registered: bool = True
+    registrations_to_delay: int = 0
     groups_a_step: int = 1
     groups: list[dict[str, Any]] = field(default_factory=list)
     registrations: list[dict[str, Any]] = field(default_factory=list)
@@ -115,7 +116,8 @@ class ApiServerStandIn(StandIn):
         return web.json_response({"current_step": self.step, "queue_size": 0} | status)
 
     async def _register(self, request: web.Request) -> web.Response:
-        if not self.trainer_is_registered:
+        if not self.trainer_is_registered or self.registrations_to_delay:
+            self.registrations_to_delay = max(self.registrations_to_delay - 1, 0)
             return web.json_response({"status": "wait for trainer to start"})
         self.registrations.append(await request.json())
         env_id = len(self.registrations)

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import io
 import json
+import logging
 import tarfile
 
 import pytest
@@ -115,6 +116,12 @@ class TestApiServer:
         await client.submit(GROUP, [ATTEMPT.sequence])
         assert [group["env_id"] for group in api_server.groups] == [1]
         assert await client.current_step() == 1
+
+    async def test_waiting_for_the_trainer_is_logged_once(self, client, api_server, caplog):
+        caplog.set_level(logging.INFO)
+        api_server.registrations_to_delay = 3
+        await client.register()
+        assert caplog.text.count("asks to wait: wait for trainer to start") == 1
 
     async def test_many_workers_register_once(self, client, api_server):
         await asyncio.gather(*(client.submit(GROUP, [ATTEMPT.sequence]) for _ in range(5)))

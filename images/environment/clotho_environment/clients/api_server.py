@@ -65,6 +65,7 @@ class ApiServer:
         self._registering = asyncio.Lock()
         self._turn = asyncio.Lock()
         self._is_reachable = True
+        self._awaited = ""  # what the API server asked to wait for
 
     @property
     def is_registered(self) -> bool:
@@ -78,10 +79,15 @@ class ApiServer:
             self._env_id = await retrying(
                 self._register_once,
                 backoff=Backoff(first=0.2, cap=2.0),
-                before_wait=lambda error, _: log.info("the API server asks to wait: %s", error),
+                before_wait=self._note_wait,
             )
             log.info("registered with the API server", extra={"env_id": self._env_id})
             return self._env_id
+
+    def _note_wait(self, error: Exception, _: float) -> None:
+        if str(error) != self._awaited:
+            self._awaited = str(error)
+            log.info("the API server asks to wait: %s", error)
 
     async def _register_once(self) -> int:
         body = msgspec.json.encode(self._registration)
