@@ -1,26 +1,42 @@
 #!/bin/sh
-# Packs what the GPU machine lacks for the benchmarks and tests of the trainer: Python 3.12, no network, torch and transformers already there.
-# Usage: dev/h200_packages.sh FOLDER   writes FOLDER/packages.tar.xz, which unpacks into a folder for --packages.
-# datasets 4 because that machine's huggingface-hub is older than datasets 5 requires.
+# Packs the locked packages of a trainer for a GPU machine without a network that has Python 3.12, torch 2.11 and triton 3.6.
+# Usage: dev/h200_packages.sh FOLDER [vllm]   writes FOLDER/packages.tar.xz.00, .01, ...; with vllm, also vLLM and what it imports.
+# There: cat packages.tar.xz.* | tar -xJ, then PYTHONPATH=$PWD/packages: these packages precede the machine's own.
+# PART_MIB (56) is the largest size of a part.
 set -eu
 out=${1:-.local/h200-packages}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-uv export --quiet --frozen --no-hashes --no-dev --extra trainer --extra api-server --extra environment --no-emit-project | grep -Ev '^(datasets|dill|multiprocess)==' > "$work/locked.txt"
-uv pip install --quiet --link-mode copy --constraint "$work/locked.txt" --target "$work/packages" --no-deps --only-binary :all: \
-    --python-platform x86_64-manylinux_2_28 --python-version 3.12 \
-    trl peft bitsandbytes 'datasets>=4.7,<5' pyarrow pandas aiohttp msgspec prometheus-client \
-    multidict yarl frozenlist aiosignal propcache aiohappyeyeballs attrs \
-    uvloop pydantic pydantic-core annotated-types typing-inspection typing-extensions pyyaml \
-    pytest pytest-asyncio pytest-timeout hypothesis sortedcontainers pluggy iniconfig pygments 'dill<0.4.1' 'multiprocess<0.70.19' xxhash python-dateutil six tzdata pytz requests urllib3 charset-normalizer certifi jinja2 markupsafe
+locked() { uv export --quiet --frozen --no-hashes --no-emit-project --no-annotate --no-header "$@" | grep -E '^[a-z]'; }
+install() { uv pip install --quiet --link-mode copy --target "$work/packages" --no-deps --only-binary :all: \
+    --python-platform x86_64-manylinux_2_35 --python-version 3.12 --requirements "$1"; }
+# What the machine has, and what neither benchmarks nor tests import.
+left_out='torch|torchvision|torchaudio|torchcodec|triton|nvidia-.*|cuda-.*|cupy.*|networkx|sympy|mpmath|wandb|gitpython|gitdb|smmap|sentry-sdk|platformdirs|flashinfer.*|ray|opencv.*|scipy|numba|llvmlite|tokenspeed.*|tilelang|pynvvideocodec|z3-solver|setuptools|pip'
+{
+    locked --no-dev --extra trainer --extra api-server --extra environment | grep -Ev '^(datasets|dill|multiprocess)=='
+    printf '%s\n' 'datasets>=4.7,<5' 'dill<0.4.1' 'multiprocess<0.70.19'  # newer ones cannot hash a dataset beside this cut pyarrow
+    locked --only-dev | grep -E '^(pytest|pytest-asyncio|pytest-timeout|hypothesis|sortedcontainers|pluggy|iniconfig|pygments)=='
+} | sort -u | grep -Eiv "^($left_out)[=<>]" > "$work/locked.txt"
+install "$work/locked.txt"
+if [ "${2:-}" = vllm ]; then
+    locked --no-dev --extra trainer | grep -E '^transformers==' > "$work/constraints.txt"
+    printf 'vllm==0.26.0\ntorch==2.11.0\n' > "$work/vllm.in"  # the last of the vLLM versions for that torch
+    uv pip compile --quiet --no-header --no-annotate --python-version 3.12 \
+        --python-platform x86_64-manylinux_2_35 --constraint "$work/constraints.txt" "$work/vllm.in" > "$work/resolved.txt"
+    sed 's/[=<>].*/==/' "$work/locked.txt" > "$work/names.txt"
+    grep -Eiv "^($left_out)==" "$work/resolved.txt" | grep -vFf "$work/names.txt" > "$work/vllm.txt"
+    install "$work/vllm.txt"
+fi
 cd "$work/packages"
 # Of pyarrow only tables, datasets and parquet are needed: no headers, no tests, no network file systems.
-rm -rf bin pyarrow/include pyarrow/includes pyarrow/tests pyarrow/src pandas/tests pyarrow/*.pyx pyarrow/*.pxi pyarrow/*.pxd
+rm -rf bin samples pyarrow/include pyarrow/includes pyarrow/tests pyarrow/src pandas/tests pyarrow/*.pyx pyarrow/*.pxi pyarrow/*.pxd
 rm -f pyarrow/*flight* pyarrow/*s3* pyarrow/*gcs* pyarrow/*azure* pyarrow/*_orc* pyarrow/*cpp_tests*
-# Of bitsandbytes only CUDA 12.6 and newer.
-rm -f bitsandbytes/*rocm* bitsandbytes/*xpu* bitsandbytes/*cuda118* bitsandbytes/*cuda12[14]*
+# Of bitsandbytes only CUDA 13; of vLLM what a Hopper runs.
+rm -f bitsandbytes/*rocm* bitsandbytes/*xpu* bitsandbytes/*cuda1[12]*
+rm -rf vllm/vllm-rs vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so
 find . -name __pycache__ -type d -prune -exec rm -rf {} +
 cd - > /dev/null
 mkdir -p "$out"
-XZ_OPT='-6 -T1' tar -C "$work" -cJf "$out/packages.tar.xz" packages
-du -m "$out/packages.tar.xz"
+rm -f "$out"/packages.tar.xz.*
+XZ_OPT='-1 -T0' tar -C "$work" -cJf - packages | split --bytes "${PART_MIB:-56}M" --numeric-suffixes - "$out/packages.tar.xz."
+du -m "$out"/packages.tar.xz.*

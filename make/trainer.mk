@@ -1,5 +1,7 @@
-bench-trainer: $(VENV) ## Compare a training step with stock TRL (tiny shape on a CPU; SHAPE=8b on a GPU)
-	$(RUN) python tests/bench/trainer.py --shape $(or $(SHAPE),tiny) $(if $(SHAPE),,--prompt-tokens 16 --new-tokens 16)
+, := ,
+bench-trainer: $(VENV) ## Compare a training step with TRL with vLLM (SHAPE=8b on a GPU) or stock TRL (tiny shape on a CPU)
+	$(RUN) python tests/bench/trainer.py --shape $(or $(SHAPE),tiny) \
+	  $(if $(SHAPE),,--prompt-tokens 16 --new-tokens 16 --sides ours$(,)serving$(,)stock)
 
 bench-memory: $(VENV) ## Compare the GPU memory of LoRA and QLoRA (tiny shape on a CPU; SHAPE=8b on a GPU)
 	$(RUN) python tests/bench/memory.py --shape $(or $(SHAPE),tiny) $(if $(SHAPE),,--prompt-tokens 16 --new-tokens 16)
@@ -14,7 +16,10 @@ bench-fp8: $(VENV) ## Train a small model, round it to 8 bits, and measure what 
 gpu-test: $(VENV) ## Run the trainer's tests that need a GPU; fails on versions other than the lock's
 	$(RUN) pytest tests/integration/trainer/test_on_gpu.py --confcutdir=tests/integration/trainer
 
-h200-packages: ## Pack what an offline GPU machine lacks for bench-trainer into .local/h200-packages
-	dev/h200_packages.sh .local/h200-packages
+bench-vllm: $(VENV) ## Run inference.engine vllm against the real vLLM (a GPU, and vLLM installed)
+	$(RUN) python tests/bench/real_vllm.py
 
-.PHONY: bench-fp8 bench-learning bench-memory bench-trainer gpu-test h200-packages
+h200-packages: ## Pack what an offline GPU machine lacks for the benchmarks, vLLM too, into .local/h200-packages
+	dev/h200_packages.sh .local/h200-packages vllm
+
+.PHONY: bench-fp8 bench-learning bench-memory bench-trainer bench-vllm gpu-test h200-packages

@@ -1,33 +1,33 @@
-"""One GRPO step of Qwen3-8B's shape (random weights, LoRA) through Clotho and through stock TRL, in one run.
+"""One GRPO step of Qwen3-8B's shape (random weights, LoRA) through Clotho and through TRL with vLLM, in one run.
 
 Ours is measured from end to end: API server, trainer with its inference server, and an environment, each a process of
 its own, speaking HTTP; `fp8` is the same with the base in 8 bits. `serving` then asks the inference server alone, for
-answers of equal and of ragged lengths, and compares with the same requests made inside its process. The last line is
-JSON; `ratio` and `ratio_fp8` are stock seconds over ours.
+answers of equal and of ragged lengths, and compares with the same requests made inside its process. `trl-vllm` is TRL
+with vLLM on the same GPU, at its fastest settings; `vllm` is vLLM alone with merged weights and with an adapter;
+`stock` is TRL with the generation of Transformers. The last line is JSON; in `ratios` more than 1 means that ours is
+faster.
 
-    python tests/bench/trainer.py --shape tiny                    a dry run on any machine
-    python tests/bench/trainer.py --packages DIR                  on a GPU; DIR holds packages the machine lacks
+    python tests/bench/trainer.py --shape tiny --sides ours,serving,stock      a dry run on any machine
+    python tests/bench/trainer.py                                              on a GPU, with vLLM installed
 """
 
 import argparse
 import asyncio
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / "images" / part for part in ("contract", "api-server", "trainer", "environment")]
-TOKEN = "a-token-for-the-bench"
 sys.path[:0] = [str(source) for source in (*SOURCES, Path(__file__).parent, ROOT / "tests")]
 
+import trainer_peers  # noqa: E402
+import trainer_run  # noqa: E402
 import trainer_work  # noqa: E402
 
 from rig import locked_versions  # noqa: E402
@@ -42,7 +42,7 @@ def main() -> None:
     if options.side == "trainer":
         sys.exit(_trainer(options))
     if options.side:
-        sides = {"ours": _ours, "fp8": _ours, "stock": _stock, "serving": _serving, "client": _client}
+        sides = {"ours": _ours, "fp8": _ours, "serving": _serving, "client": _client, **trainer_peers.SIDES}
         measure = sides[options.side]
         print(json.dumps(measure(options)))
         return
@@ -53,10 +53,23 @@ def main() -> None:
         "versions": locked_versions.running(),
         **figures,
     }
-    for side, name in (("ours", "ratio"), ("fp8", "ratio_fp8")):
-        if {side, "stock"} <= figures.keys():
-            result[name] = round(figures["stock"]["seconds_per_step"] / figures[side]["seconds_per_step"], 3)
+    result["ratios"] = _ratios(figures)
     print(json.dumps(result))
+
+
+def _ratios(figures: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Seconds a step of the others over ours; tokens a second of ours over those of vLLM."""
+    ratios = {
+        f"step_{ours}_to_{other}": figures[other]["seconds_per_step"] / figures[ours]["seconds_per_step"]
+        for ours in ("ours", "fp8")
+        for other in trainer_peers.SIDES
+        if {ours, other} <= figures.keys() and "seconds_per_step" in figures[other]
+    }
+    if {"serving", "vllm"} <= figures.keys():
+        for kind, rates in figures["vllm"].items():
+            for load, rate in figures["serving"]["http_tokens_per_second"].items():
+                ratios[f"generation_{load}_to_vllm_{kind}"] = rate / rates[f"{load}_tokens_per_second"]
+    return {name: round(ratio, 3) for name, ratio in ratios.items()}
 
 
 def _options() -> argparse.Namespace:
@@ -64,9 +77,11 @@ def _options() -> argparse.Namespace:
     trainer_work.add_options(parser, prompts=8, group=16, new_tokens=512, micro=8)
     parser.add_argument("--steps", type=int, default=2, help="measured; more warm up")
     parser.add_argument("--ragged", action="store_true", help="our environment asks for answers of many lengths")
+    parser.add_argument("--batches-in-flight", type=float, help="groups that our environment has open; 1, ragged 2")
     parser.add_argument("--engine", default="auto", help="inference.engine of our side")
-    parser.add_argument("--sides", default="ours,fp8,serving,stock", help="what is measured, in this order")
+    parser.add_argument("--sides", default="ours,fp8,serving,trl-vllm,vllm", help="what is measured, in this order")
     parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--load", choices=["equal", "ragged"], help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -87,110 +102,10 @@ def _in_own_process(side: str, *more: str) -> dict[str, Any]:
     return result
 
 
-def _config(options: argparse.Namespace, api_server: int = 1, inference: int = 1) -> Any:
-    from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity
-    from clotho_contract.settings import Checkpoint, Inference, Lora, Model, Training
-
-    rows = options.prompts * options.group
-    steps = options.steps + 2  # the first compiles, the second begins with a half-made batch
-    environment = {
-        "prompts": options.prompts,
-        "prompt_tokens": options.prompt_tokens,
-        "max_tokens": options.new_tokens,
-        "group_size": options.group,
-        "concurrency": options.prompts * (2 if options.ragged else 1),  # ragged answers leave gaps for the next batch
-        "ragged": options.ragged,
-    }
-    return RunConfig(
-        run=RunIdentity(name="bench", namespace="bench", id="bench"),
-        endpoints=Endpoints(api_server=f"http://127.0.0.1:{api_server}", inference=f"http://127.0.0.1:{inference}"),
-        model=Model(name=options.shape, quantization="fp8" if options.side == "fp8" else "none"),
-        training=Training(
-            steps=steps,
-            batch_size=rows,
-            max_tokens=options.prompt_tokens + options.new_tokens,
-            learning_rate=1e-6,
-            lora=Lora(rank=options.rank, alpha=2.0 * options.rank),
-            checkpoint=Checkpoint(every_steps=10_000),
-            max_off_policy_batches=1,
-        ),
-        inference=Inference(max_batch_size=rows, engine=options.engine),
-        environments=(
-            EnvironmentConfig(
-                name="bench", entry=str(Path(__file__).with_name("fixed_lengths.py")), config=environment
-            ),
-        ),
-    )
-
-
 def _ours(options: argparse.Namespace) -> dict[str, Any]:
-    """The three real processes of a run; only the model is made up on the spot instead of being loaded."""
-    from clotho_contract.config import render
-
-    api_server, inference, status, environment = (_free_port() for _ in range(4))
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "run.yaml").write_text(render(_config(options, api_server, inference)))
-        commands = {
-            "api-server": ["-m", "clotho_api_server", "--host", "127.0.0.1", "--port", str(api_server)],
-            "trainer": [
-                __file__,
-                *sys.argv[1:],
-                "--side",
-                "trainer",
-                "--folder",
-                name,
-                "--url",
-                f"{inference},{status}",
-            ],
-            "environment": ["-m", "clotho_environment", "serve", "--port", str(environment)],
-        }
-        processes: dict[str, subprocess.Popen[bytes]] = {}
-        try:
-            for part, command in commands.items():
-                (folder / part).mkdir()
-                variables = {"CLOTHO_TOKEN": TOKEN, "CLOTHO_DATA": str(folder / part)}
-                variables |= {"CLOTHO_CONFIG": str(folder / "run.yaml"), "PYTHONPATH": os.pathsep.join(sys.path)}
-                variables["CLOTHO_TERMINATION_MESSAGE"] = str(folder / part / "termination")
-                log = (folder / f"{part}.log").open("wb")
-                processes[part] = subprocess.Popen(
-                    [sys.executable, *command], env=os.environ | variables, stdout=log, stderr=log
-                )
-            code = processes["trainer"].wait()
-        finally:
-            for process in processes.values():
-                process.terminate()
-            for process in processes.values():
-                process.wait()
-        lines = (folder / "trainer.log").read_text(errors="replace").splitlines()
-        if code or os.environ.get("BENCH_LOGS"):
-            for part in commands:
-                tail = (folder / f"{part}.log").read_text(errors="replace").splitlines()[-30:]
-                print(f"--- {part}", *tail, sep="\n", file=sys.stderr, flush=True)
-    if code:
-        raise SystemExit(f"the trainer ended with exit code {code}")
-    return _from_log([json.loads(line) for line in lines if line.startswith("{")], options)
-
-
-def _from_log(lines: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
-    steps = [line for line in lines if "seconds_per_step" in line]
-    measured = steps[2:]
-    total, training = (_mean([step[key] for step in measured]) for key in ("seconds_per_step", "seconds_training"))
-    tokens = _mean([step["tokens_per_second"] * step["seconds_per_step"] for step in measured])
-    peaks = [step["gpu/memory_peak_bytes"] / 2**30 for step in steps if "gpu/memory_peak_bytes" in step]
-    shown = ("fast engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
-    return {
-        "seconds_per_step": total,
-        "train_seconds": training,
-        "generate_seconds": round(total - training, 3),
-        "first_step_seconds": steps[0]["seconds_training"],
-        "tokens_per_second": round(tokens / total, 1),
-        "generated_tokens_per_second": round(tokens / (total - training), 1),
-        "peak_gib": round(max(peaks), 1) if peaks else None,
-        "clipped_share": steps[-1].get("clip_ratio/region_mean"),
-        "logprob_difference": steps[-1].get("sampling/logprob_difference"),
-        "log": [line["message"] for line in lines if any(part in line.get("message", "") for part in shown)],
-    }
+    """Only the model is made up on the spot instead of being loaded."""
+    trainer = [__file__, *sys.argv[1:], "--side", "trainer"]
+    return trainer_run.measured(lambda ports: trainer_run.config(options, ports), trainer)
 
 
 def _trainer(options: argparse.Namespace) -> int:
@@ -199,10 +114,9 @@ def _trainer(options: argparse.Namespace) -> int:
     from clotho_trainer.model.tiny import make_tokenizer
     from clotho_trainer.training.local import backend as local_backend
 
-    load.load_model = lambda _, tokenizer: trainer_work.make_model(options.shape, tokenizer)  # type: ignore[assignment]
+    load.load_model = lambda _, tokenizer, *__: trainer_work.make_model(options.shape, tokenizer)  # type: ignore[assignment]
     local_backend.load_tokenizer = lambda _: make_tokenizer()  # type: ignore[assignment]
-    inference, status = options.url.split(",")
-    return run(["train", "--host", "127.0.0.1", "--inference-port", inference, "--status-port", status])
+    return run(options.arguments)
 
 
 def _serving(options: argparse.Namespace) -> dict[str, Any]:
@@ -211,7 +125,7 @@ def _serving(options: argparse.Namespace) -> dict[str, Any]:
 
     tokenizer = make_tokenizer()
     model = trainer_work.make_model(options.shape, tokenizer)
-    backend = LocalBackend(_config(options), model, tokenizer, Path(tempfile.mkdtemp()))
+    backend = LocalBackend(trainer_run.config(options), model, tokenizer, Path(tempfile.mkdtemp()))
     return asyncio.run(_serve(backend, options))
 
 
@@ -221,7 +135,7 @@ async def _serve(backend: Any, options: argparse.Namespace) -> dict[str, Any]:
     from clotho_trainer.inference.server import InferenceServer
     from clotho_trainer.inference.service import Service
 
-    server, port = InferenceServer(TOKEN), _free_port()
+    server, port = InferenceServer(trainer_run.TOKEN), trainer_run.free_port()
     server.service = Service(
         engine=backend.engine,
         tokenizer=backend.tokenizer,
@@ -245,7 +159,7 @@ async def _serve(backend: Any, options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(2):  # in turns, so that both see the same machine
             here.append(await _inside(backend, options, load))
             there.append((await asyncio.to_thread(_in_own_process, "client", *more))["tokens_per_second"])
-        inside[load], over_http[load] = _mean(here), _mean(there)
+        inside[load], over_http[load] = trainer_run.mean(here), trainer_run.mean(there)
     await runner.cleanup()
     await backend.engine.stop()
     return {
@@ -256,17 +170,6 @@ async def _serve(backend: Any, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _requests(options: argparse.Namespace, load: str) -> list[tuple[list[int], int, int]]:
-    """Prompt, answers, tokens of each. Ragged answers are asked for one by one, five batches of them."""
-    chooser = random.Random(3)  # noqa: S311
-    rows = options.prompts * options.group
-    prompts = [[chooser.randrange(5, 40) for _ in range(options.prompt_tokens)] for _ in range(options.prompts)]
-    if load == "equal":
-        return [(prompt, options.group, options.new_tokens) for prompt in prompts]
-    lengths = trainer_work.ragged_lengths(5 * rows, options.new_tokens)
-    return [(prompts[index // options.group % options.prompts], 1, length) for index, length in enumerate(lengths)]
-
-
 async def _inside(backend: Any, options: argparse.Namespace, load: str) -> float:
     from clotho_trainer.inference.core.engine import Request, Sampling
 
@@ -275,7 +178,7 @@ async def _inside(backend: Any, options: argparse.Namespace, load: str) -> float
         return sum(len(c.tokens) for c in await backend.engine.generate(Request(tuple(prompt), sampling, n)))
 
     began = time.perf_counter()
-    made = await asyncio.gather(*(ask(*request) for request in _requests(options, load)))
+    made = await asyncio.gather(*(ask(*request) for request in trainer_work.requests(options, load)))
     return round(sum(made) / (time.perf_counter() - began), 1)
 
 
@@ -287,7 +190,7 @@ async def _ask_over_http(options: argparse.Namespace) -> dict[str, Any]:
     import aiohttp
     import msgspec
 
-    headers = {"Authorization": f"Bearer {TOKEN}"}
+    headers = {"Authorization": f"Bearer {trainer_run.TOKEN}"}
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
@@ -300,88 +203,8 @@ async def _ask_over_http(options: argparse.Namespace) -> dict[str, Any]:
             return sum(len(a["output_ids"]) for a in (answer if isinstance(answer, list) else [answer]))
 
         began = time.perf_counter()
-        made = await asyncio.gather(*(ask(*request) for request in _requests(options, options.load)))
+        made = await asyncio.gather(*(ask(*request) for request in trainer_work.requests(options, options.load)))
         return {"load": options.load, "tokens_per_second": round(sum(made) / (time.perf_counter() - began), 1)}
-
-
-def _stock(options: argparse.Namespace) -> dict[str, Any]:
-    import torch
-    from transformers import TrainerCallback
-
-    ends: list[float] = []
-
-    class Stopwatch(TrainerCallback):
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
-            ends.append(time.perf_counter())
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            ends.append(time.perf_counter())
-
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = _stock_trainer(options, folder, Stopwatch())
-        sys.stdout, kept = sys.stderr, sys.stdout  # TRL prints its log lines
-        trainer.train()
-        sys.stdout = kept
-    seconds = [after - before for before, after in pairwise(ends)]
-    tokens = options.prompts * options.group * options.new_tokens
-    peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-    return {
-        "seconds_per_step": round(seconds[-1], 3),
-        "first_step_seconds": round(seconds[0], 3),
-        "tokens_per_second": round(tokens / seconds[-1], 1),
-        "peak_gib": round(peak, 1) if peak is not None else None,
-    }
-
-
-def _stock_trainer(options: argparse.Namespace, folder: str, callback: Any) -> Any:
-    import torch
-    from datasets import Dataset
-    from peft import LoraConfig
-    from trl import GRPOConfig, GRPOTrainer
-
-    from clotho_trainer.model.tiny import make_tokenizer
-
-    tokenizer = make_tokenizer()
-    chooser = random.Random(1)  # noqa: S311
-    arguments = GRPOConfig(
-        output_dir=folder,
-        use_cpu=not torch.cuda.is_available(),
-        bf16=torch.cuda.is_available(),
-        per_device_train_batch_size=options.micro,
-        gradient_accumulation_steps=options.prompts * options.group // options.micro,
-        num_generations=options.group,
-        max_completion_length=options.new_tokens,
-        generation_kwargs={"min_new_tokens": options.new_tokens},
-        learning_rate=1e-6,
-        max_steps=2,  # one warms up, one is measured
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    return GRPOTrainer(
-        model=trainer_work.make_model(options.shape, tokenizer),
-        reward_funcs=lambda completions, **_: [chooser.random() for _ in completions],
-        args=arguments,
-        train_dataset=Dataset.from_dict({"prompt": trainer_work.prompt_texts(options) * 2}),
-        processing_class=tokenizer,
-        peft_config=LoraConfig(
-            r=options.rank, lora_alpha=2 * options.rank, target_modules="all-linear", task_type="CAUSAL_LM"
-        ),
-        callbacks=[callback],
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def _mean(values: list[float]) -> float:
-    return round(sum(values) / len(values), 4)
 
 
 if __name__ == "__main__":

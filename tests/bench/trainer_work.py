@@ -53,10 +53,31 @@ def add_options(parser: argparse.ArgumentParser, *, prompts: int, group: int, ne
 def make_model(shape: str, tokenizer: Any) -> Any:
     """Random weights, made where they are used."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     on_gpu = torch.cuda.is_available()
-    config = AutoConfig.for_model(
+    torch.manual_seed(0)
+    with torch.device("cuda" if on_gpu else "cpu"):
+        return AutoModelForCausalLM.from_config(
+            _config(shape, tokenizer), dtype=torch.bfloat16 if on_gpu else torch.float32
+        )
+
+
+def write_config(shape: str, folder: Path) -> None:
+    """A model's folder without weights, for programs that make up their own."""
+    from clotho_trainer.model.tiny import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    config = _config(shape, tokenizer)
+    config.architectures, config.dtype = ["Qwen3ForCausalLM"], "bfloat16"
+    config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _config(shape: str, tokenizer: Any) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(
         "qwen3",
         max_position_embeddings=4096,
         tie_word_embeddings=False,
@@ -65,9 +86,6 @@ def make_model(shape: str, tokenizer: Any) -> Any:
         bos_token_id=None,
         **SHAPES[shape],
     )
-    torch.manual_seed(0)
-    with torch.device("cuda" if on_gpu else "cpu"):
-        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if on_gpu else torch.float32)
 
 
 def prompt_texts(options: argparse.Namespace) -> list[str]:
@@ -80,3 +98,14 @@ def ragged_lengths(count: int, longest: int, seed: int = 2) -> list[int]:
     """Answers as they come in practice: many short ones, a few that run into the limit."""
     chooser = random.Random(seed)  # noqa: S311
     return [min(max(int(chooser.expovariate(1 / (0.35 * longest))), 1), longest) for _ in range(count)]
+
+
+def requests(options: argparse.Namespace, load: str) -> list[tuple[list[int], int, int]]:
+    """Prompt, answers, tokens of each. Ragged answers are asked for one by one, five batches of them."""
+    chooser = random.Random(3)  # noqa: S311
+    rows = options.prompts * options.group
+    prompts = [[chooser.randrange(5, 40) for _ in range(options.prompt_tokens)] for _ in range(options.prompts)]
+    if load == "equal":
+        return [(prompt, options.group, options.new_tokens) for prompt in prompts]
+    lengths = ragged_lengths(5 * rows, options.new_tokens)
+    return [(prompts[index // options.group % options.prompts], 1, length) for index, length in enumerate(lengths)]

@@ -1,0 +1,143 @@
+"""The three processes of a run on this machine, and what the trainer's log has to say about its steps."""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TOKEN = "a-token-for-the-bench"
+_SHOWN = ("engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
+
+
+class Ports(NamedTuple):
+    api_server: int = 1
+    inference: int = 2
+    status: int = 3
+    environment: int = 4
+
+
+def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
+    from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity
+    from clotho_contract.settings import Checkpoint, Inference, Lora, Model, Training
+
+    ports = ports or Ports()
+    rows = options.prompts * options.group
+    environment = {
+        "prompts": options.prompts,
+        "prompt_tokens": options.prompt_tokens,
+        "max_tokens": options.new_tokens,
+        "group_size": options.group,
+        "concurrency": int(options.prompts * (options.batches_in_flight or (2 if options.ragged else 1))),
+        "ragged": options.ragged,
+    }
+    return RunConfig(
+        run=RunIdentity(name="bench", namespace="bench", id="bench"),
+        endpoints=Endpoints(
+            api_server=f"http://127.0.0.1:{ports.api_server}", inference=f"http://127.0.0.1:{ports.inference}"
+        ),
+        model=Model(name=options.shape, quantization="fp8" if options.side == "fp8" else "none"),
+        training=Training(
+            steps=options.steps + 2,  # the first compiles, the second begins with a half-made batch
+            batch_size=rows,
+            max_tokens=options.prompt_tokens + options.new_tokens,
+            learning_rate=1e-6,
+            lora=Lora(rank=options.rank, alpha=2.0 * options.rank),
+            checkpoint=Checkpoint(every_steps=10_000),
+            max_off_policy_batches=1,
+        ),
+        inference=Inference(max_batch_size=rows, engine=options.engine),
+        environments=(
+            EnvironmentConfig(
+                name="bench", entry=str(Path(__file__).with_name("fixed_lengths.py")), config=environment
+            ),
+        ),
+    )
+
+
+def measured(make_config: Callable[[Ports], Any], trainer: list[str]) -> dict[str, Any]:
+    """`trainer` is a command of this interpreter that takes the arguments of the trainer's own."""
+    from clotho_contract.config import render
+
+    ports = Ports(*(free_port() for _ in Ports._fields))
+    serve = ["--inference-port", str(ports.inference), "--status-port", str(ports.status)]
+    commands = {
+        "api-server": ["-m", "clotho_api_server", "--host", "127.0.0.1", "--port", str(ports.api_server)],
+        "trainer": [*trainer, "--", "train", "--host", "127.0.0.1", *serve],
+        "environment": ["-m", "clotho_environment", "serve", "--port", str(ports.environment)],
+    }
+    if trainer[0] == "-m":
+        commands["trainer"].remove("--")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "run.yaml").write_text(render(make_config(ports)))
+        code = _wait_for_trainer(commands, folder)
+        lines = (folder / "trainer.log").read_text(errors="replace").splitlines()
+        if code or os.environ.get("BENCH_LOGS"):
+            for part in commands:
+                tail = (folder / f"{part}.log").read_text(errors="replace").splitlines()[-30:]
+                print(f"--- {part}", *tail, sep="\n", file=sys.stderr, flush=True)
+    if code:
+        raise SystemExit(f"the trainer ended with exit code {code}")
+    return _from_log([json.loads(line) for line in lines if line.startswith("{")])
+
+
+def _wait_for_trainer(commands: dict[str, list[str]], folder: Path) -> int:
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for part, command in commands.items():
+            (folder / part).mkdir()
+            variables = {
+                "CLOTHO_TOKEN": TOKEN,
+                "CLOTHO_DATA": str(folder / part),
+                "CLOTHO_CONFIG": str(folder / "run.yaml"),
+                "CLOTHO_TERMINATION_MESSAGE": str(folder / part / "termination"),
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            }
+            with (folder / f"{part}.log").open("wb") as log:
+                processes[part] = subprocess.Popen(
+                    [sys.executable, *command], env=os.environ | variables, stdout=log, stderr=log
+                )
+        return processes["trainer"].wait()
+    finally:
+        for process in processes.values():
+            process.terminate()
+        for process in processes.values():
+            process.wait()
+
+
+def _from_log(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    steps = [line for line in lines if "seconds_per_step" in line]
+    measured = steps[2:]
+    total, training = (mean([step[key] for step in measured]) for key in ("seconds_per_step", "seconds_training"))
+    tokens = mean([step["tokens_per_second"] * step["seconds_per_step"] for step in measured])
+    peaks = [step["gpu/memory_peak_bytes"] / 2**30 for step in steps if "gpu/memory_peak_bytes" in step]
+    return {
+        "seconds_per_step": total,
+        "train_seconds": training,
+        "generate_seconds": round(total - training, 3),
+        "first_step_seconds": steps[0]["seconds_training"],
+        "tokens_per_second": round(tokens / total, 1),
+        "generated_tokens_per_second": round(tokens / (total - training), 1),
+        "peak_gib": round(max(peaks), 1) if peaks else None,
+        "clipped_share": steps[-1].get("clip_ratio/region_mean"),
+        "logprob_difference": steps[-1].get("sampling/logprob_difference"),
+        "staleness": steps[-1].get("staleness/mean"),
+        "log": [line["message"] for line in lines if any(part in line.get("message", "") for part in _SHOWN)],
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def mean(values: list[float]) -> float:
+    return round(sum(values) / len(values), 4)
