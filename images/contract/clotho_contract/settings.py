@@ -9,7 +9,7 @@ from clotho_contract.model_names import normalise_model_name
 
 PositiveInt = Annotated[int, Meta(ge=1)]
 Sharding = Literal["none", "fsdp"]
-Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=False):
