@@ -110,7 +110,8 @@ async def test_a_frozen_watch_causes_no_duplicates(
     operator = await start_operator(through=proxy)
     await eventually("leading", lambda: _leads(operator))
     await cluster.create_run("w")
-    await cluster.until_pods("there", lambda pods: len(pods) == 3, "w")
+    # Before an attempt is recorded, a new spec replaces all pods.
+    await cluster.until("started", lambda run: run.get("status", {}).get("attempt") == 1, "w")
     proxy.flowing.clear()
     await cluster.change_run("w", environments=[{"name": "letters", "replicas": 2, "config": {"group_size": 4}}])
     await asyncio.sleep(1.0)
