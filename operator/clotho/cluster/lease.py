@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 
 from msgspec import UNSET, Struct, UnsetType
@@ -100,7 +100,7 @@ class LeaderElection:
         try:
             while True:
                 started = self._clock()
-                if await self._try():
+                if await _to_its_end(self._try()):
                     self._held_until = started + self._times.renew_within
                 if leading != self.is_leader():
                     leading = self.is_leader()
@@ -109,7 +109,7 @@ class LeaderElection:
         finally:
             if leading:
                 on_change(False)
-                await asyncio.shield(self._release())
+            await asyncio.shield(self._release())
 
     def _pause(self, leading: bool) -> float:
         if not leading:
@@ -156,7 +156,7 @@ class LeaderElection:
     async def _release(self) -> None:
         """Let the next replica start at once. Called when nothing writes any more."""
         self._held_until = 0.0
-        if self._seen is None:
+        if self._seen is None or self._seen.spec.holder_identity != self.identity:
             return
         spec = LeaseSpec(lease_duration_seconds=1, lease_transitions=self._seen.spec.lease_transitions)
         try:
@@ -166,3 +166,13 @@ class LeaderElection:
                 )
         except (ApiError, TimeoutError) as error:
             log.warning("failed to release the lease (it expires by itself): %s", error)
+
+
+async def _to_its_end(work: Coroutine[None, None, bool]) -> bool:
+    """Also when cancelled meanwhile: a write that was sent decides whether there is a lease to release."""
+    attempt = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(attempt)
+    except asyncio.CancelledError:
+        await attempt
+        raise

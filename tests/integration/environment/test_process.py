@@ -123,8 +123,9 @@ async def test_results_are_counted_by_score(tmp_path, inference):
     async with process(tmp_path, inference, "letters", *more) as running:
         assert await running.wait() == 0, running.log
     trial = running.termination_message["trial"]
-    samples = trial.pop("samples")
+    samples, scores = trial.pop("samples"), trial.pop("scores")
     assert trial == {"stepsTested": 8, "completions": 16, "correct": 8, "stepsWithCorrect": 4}
+    assert sorted(scores) == [[0.0, 0.0]] * 4 + [[1.0, 1.0]] * 4
     assert len(samples) == 2
     for sample in samples:
         letter = sample["prompt"].removesuffix(">")

@@ -50,6 +50,9 @@ class Rehearsal:
         self.now += self._latency
         return Lease(metadata=LeaseMetadata(name="l", namespace="ns", resource_version="1"), spec=lease.spec)
 
+    async def replace(self, *_: object) -> Lease:
+        raise Transient("replace", "no route to host")
+
     async def run(self) -> None:
         with pytest.raises(Outage):
             await self.election.run(lambda leading: self.changes.append((self.now - START, leading)))
@@ -66,3 +69,38 @@ async def test_lease_counts_from_the_request_and_not_from_its_answer(monkeypatch
     rehearsal = Rehearsal(monkeypatch, latency=4.0)
     await rehearsal.run()
     assert rehearsal.changes == [(4.0, True), (TIMES.renew_within, False)]
+
+
+class SlowServer:
+    """Stores a Lease at once and answers when `answers` is set."""
+
+    def __init__(self) -> None:
+        self.stored: Lease | None = None
+        self.has_stored, self.answers = asyncio.Event(), asyncio.Event()
+
+    async def get(self, *_: object) -> Lease:
+        raise NotFound("get", "not found", 404)
+
+    async def create(self, _: str, lease: Lease, *__: object) -> Lease:
+        self.stored = Lease(metadata=LeaseMetadata(name="l", namespace="ns", resource_version="1"), spec=lease.spec)
+        self.has_stored.set()
+        await self.answers.wait()
+        return self.stored
+
+    async def replace(self, _: str, lease: Lease, *__: object) -> Lease:
+        self.stored = lease
+        return lease
+
+
+async def test_a_lease_whose_acquisition_is_interrupted_is_released() -> None:
+    server = SlowServer()
+    election = LeaderElection(server, namespace="ns", name="l", identity="a", times=TIMES)  # type: ignore[arg-type]
+    running = asyncio.ensure_future(election.run(lambda _: None))
+    await server.has_stored.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    server.answers.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert server.stored is not None
+    assert server.stored.spec.holder_identity is None
