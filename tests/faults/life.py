@@ -30,7 +30,7 @@ async def play(cluster: ClusterAccess, kubelet: FakeKubelet, reached: Reached) -
     kubelet.progress = FINISHED
     await cluster.until_phase("Completed", RUN, LIMIT_SECONDS)
     await kubelet.fail(await trainer_of(cluster), exit_code=0, reason="Completed")
-    await cluster.until_pods("ended", lambda pods: [component(pod) for pod in pods] == ["trainer"], RUN)
+    await until_ended(cluster)
     await reached("completed")
     await cluster.delete("trainingruns", RUN)
     await until_cleared(cluster)
@@ -65,10 +65,22 @@ async def until_cleared(cluster: ClusterAccess) -> None:
     await eventually("cleared", look, LIMIT_SECONDS)
 
 
-async def trainer_of(cluster: ClusterAccess) -> Body:
-    """Bound to a node: the pretended kubelet has it."""
+async def until_ended(cluster: ClusterAccess) -> None:
+    """Only the trainer's pod is left. A run that was deleted meanwhile raises NotFound."""
 
     async def look() -> tuple[bool, list[Body]]:
+        await cluster.run(RUN)
+        found = await cluster.pods(RUN)
+        return [component(pod) for pod in found] == ["trainer"], found
+
+    await eventually("ended", look, LIMIT_SECONDS)
+
+
+async def trainer_of(cluster: ClusterAccess) -> Body:
+    """Bound to a node: the pretended kubelet has it. A run that was deleted meanwhile raises NotFound."""
+
+    async def look() -> tuple[bool, list[Body]]:
+        await cluster.run(RUN)
         found = [
             pod
             for pod in await cluster.pods(RUN)
