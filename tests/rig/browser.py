@@ -57,13 +57,13 @@ class Tab:
         assert "error" not in answer, f"{expression}: {answer}"
         return result["result"].get("value")
 
-    async def until(self, expression: str) -> Any:
+    async def until(self, expression: str, limit_seconds: float = LIMIT_SECONDS) -> Any:
         """Its value, once that is true."""
-        deadline = asyncio.get_running_loop().time() + LIMIT_SECONDS
+        deadline = asyncio.get_running_loop().time() + limit_seconds
         while not (value := await self.evaluate(expression)):
             if asyncio.get_running_loop().time() > deadline:
                 text = await self.evaluate("document.body.innerText.slice(0, 2000)")
-                raise AssertionError(f"not within {LIMIT_SECONDS:g} s: {expression}\n{text}\n{self.problems}")
+                raise AssertionError(f"not within {limit_seconds:g} s: {expression}\n{text}\n{self.problems}")
             await asyncio.sleep(0.05)
         return value
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from pathlib import Path
 
+from e2e.product.page import PageWatch
 from e2e.product.runs import Runs, condition, letters
 from rig.pods import Pods
 
@@ -33,7 +35,9 @@ class Clock:
         self.thread.join()
 
 
-def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str) -> None:
+def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str, tmp_path: Path) -> None:
+    page = PageWatch(runs.kubectl, "letters", tmp_path / "browser")
+    page.start()
     pods_clock = Clock(
         runs, "pods", "-o=custom-columns=N:.metadata.name,R:.status.conditions[?(@.type=='Ready')].status"
     )
@@ -55,6 +59,7 @@ def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str) ->
     assert condition(done, "Succeeded") == "True"
     assert condition(done, "Ready") == "True"
     _check_columns_and_events(runs)
+    page.finish()
 
     reader = Pods(runs.kubectl, python_image)
     path = status["results"]["path"].removeprefix("/var/lib/clotho/")
