@@ -40,7 +40,7 @@ class PageWatch:
             self._is_open.set()
 
     async def _watch(self) -> None:
-        namespace = self._kubectl.namespace
+        namespace = self._kubectl.namespace or "default"
         async with (
             clotho_ui(self._kubectl.kubeconfig, "--namespace", namespace) as address,
             open_browser(self._folder) as tab,
