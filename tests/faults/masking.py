@@ -54,7 +54,7 @@ async def state_of(cluster: ClusterAccess, run: str = "r") -> State:
 
 
 def _mark(body: Body, uid: str) -> str:
-    """Objects of an earlier run of the same name are told apart."""
+    """Objects of an earlier run of the same name are marked."""
     return "" if body["metadata"].get("labels", {}).get(UID_LABEL, uid) == uid else PREDECESSORS
 
 

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from clotho.cluster.kubeconfig import from_kubeconfig
 from faults.calls import Body, Call, Numbering, Write, parse
+from rig.meddling_proxy import serve_proxy
 
 PASSED = ("Content-Type", "Retry-After", "Content-Encoding")
 GONE = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "message": "old"}
@@ -78,12 +79,7 @@ class FaultProxy:
         self._numbering = Numbering()
 
     async def __aenter__(self) -> FaultProxy:
-        app = web.Application(client_max_size=64 * 1024**2)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._server = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._server.setup()
-        await web.TCPSite(self._server, "127.0.0.1", 0).start()
-        self._write_kubeconfig(self._server.addresses[0][1])
+        self._server = await serve_proxy(self._handle, self.kubeconfig)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -92,15 +88,6 @@ class FaultProxy:
             watch.flows.set()
             watch.upstream.close()
         await self._server.cleanup()
-
-    def _write_kubeconfig(self, port: int) -> None:
-        document = {
-            "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-            "users": [{"name": "c", "user": {}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-        }
-        self.kubeconfig.write_bytes(msgspec.yaml.encode(document))
 
     def hold(self, plural: str) -> None:
         self.held.add(plural)

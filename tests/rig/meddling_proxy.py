@@ -34,6 +34,29 @@ async def _pass_on(_: Write) -> None:
     return None
 
 
+async def serve_proxy(
+    handle: Callable[[web.Request], Awaitable[web.StreamResponse]], kubeconfig: Path
+) -> web.AppRunner:
+    """A server on loopback that gets every request, and a kubeconfig that leads to it."""
+    app = web.Application(client_max_size=64 * 1024**2)
+    app.router.add_route("*", "/{path:.*}", handle)
+    server = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await server.setup()
+    await web.TCPSite(server, "127.0.0.1", 0).start()
+    _write_kubeconfig(kubeconfig, server.addresses[0][1])
+    return server
+
+
+def _write_kubeconfig(path: Path, port: int) -> None:
+    document = {
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "c", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+    }
+    path.write_bytes(msgspec.yaml.encode(document))
+
+
 class MeddlingProxy:
     """`before(write)` may answer in the server's place; `after(write)` runs once the server has committed.
 
@@ -60,28 +83,13 @@ class MeddlingProxy:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._credentials.tls or False, limit=0), auto_decompress=False
         )
-        app = web.Application(client_max_size=64 * 1024**2)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._server = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._server.setup()
-        site = web.TCPSite(self._server, "127.0.0.1", 0)
-        await site.start()
-        self._write_kubeconfig(self._server.addresses[0][1])
+        self._server = await serve_proxy(self._handle, self.kubeconfig)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.flowing.set()
         await self._server.cleanup()
         await self._session.close()
-
-    def _write_kubeconfig(self, port: int) -> None:
-        document = {
-            "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-            "users": [{"name": "c", "user": {}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-        }
-        self.kubeconfig.write_bytes(msgspec.yaml.encode(document))
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         write = None

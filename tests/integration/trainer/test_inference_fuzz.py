@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiohttp.test_utils import TestClient, TestServer
 
-from clotho_trainer.inference.server import InferenceServer
-from clotho_trainer.inference.service import Service
-from integration.trainer.tiny import backend, config
+from integration.trainer.served import TOKEN, Client, served
 
-TOKEN = "the-run's-token"
 SAMPLING = {"n": 1, "max_new_tokens": 2, "temperature": 1.0, "top_p": 0.9, "stop": ["zz"]}
 REQUESTS: dict[str, dict[str, Any]] = {
     "/generate": {"input_ids": [6, 7], "sampling_params": SAMPLING, "return_logprob": True},
@@ -45,19 +41,13 @@ ODD: tuple[Any, ...] = (
 )
 JUNK = (b"", b"{", b"[" * 4000, b"NaN", b"1e999", b'"\\ud800"', b"\xff\xfe", b"[]", b"null", b'{"a":' * 2000)
 CASES_FOR_EACH_ROUTE = 40
-Client = TestClient[Any, Any]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    policy = backend(config(model), tmp_path_factory.mktemp("work"))
-    server = InferenceServer(TOKEN)
-    server.service = Service(policy.engine, policy.tokenizer, "tiny/model", policy.context, policy.vocabulary, 1.0)
-    await policy.engine.start()
-    async with TestClient(TestServer(server.application())) as running:
+    async with served(model, tmp_path_factory.mktemp("work")) as running:
         yield running
-    await policy.engine.stop()
 
 
 def mutated(example: Any, chance: random.Random) -> Any:

@@ -23,23 +23,17 @@ from clotho_trainer.inference.requests import BadRequestError, ChatRequest
 from clotho_trainer.inference.server import InferenceServer
 from clotho_trainer.inference.service import Service
 from clotho_trainer.process.app import listening
+from integration.trainer.served import TOKEN, Client, served
 from integration.trainer.tiny import backend, config
 
-TOKEN = "the-run's-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 CHAT = {"messages": [{"role": "user", "content": "b>"}], "max_tokens": 3}
-Client = TestClient[Any, Any]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    policy = backend(config(model), tmp_path_factory.mktemp("work"))
-    server = InferenceServer(TOKEN)
-    server.service = Service(policy.engine, policy.tokenizer, "tiny/model", policy.context, policy.vocabulary, 1.0)
-    await policy.engine.start()
-    async with TestClient(TestServer(server.application())) as running:
+    async with served(model, tmp_path_factory.mktemp("work")) as running:
         yield running
-    await policy.engine.stop()
 
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
