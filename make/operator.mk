@@ -4,4 +4,4 @@ bench-operator: $(VENV) ## Start 1,000 runs on KWOK nodes: latency, CPU, memory,
 
 operator-docs: $(VENV) ## Write docs/operator-settings.md and docs/metrics.md from the code
 	$(RUN) python -m clotho.manager.docs
-	$(RUN) python -m clotho_dev.metrics_page
+	$(RUN) PYTHONPATH=dev python -m clotho_dev.metrics_page

@@ -67,6 +67,11 @@ class RunCollector(Collector):
             "Pods wanted of a component; of an environment with autoscaling, the number that was chosen.",
             labels=(*RUN_LABELS, "component"),
         )
+        yield GaugeMetricFamily(
+            "clotho_run_evaluation",
+            "Newest value of a figure that an environment of the run evaluates; at most 16 of a run.",
+            labels=(*RUN_LABELS, "environment", "figure"),
+        )
 
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {metric.name: metric for metric in self.describe()}
@@ -83,6 +88,9 @@ class RunCollector(Collector):
                 for name, value in (("ready", share), ("replicas", part.replicas)):
                     family = f"clotho_run_component_{name}"
                     families[family].add_sample(family, {**labels, "component": part.name}, value)
+            for each in run.status.evaluations:
+                measured = {**labels, "environment": each.environment, "figure": each.figure}
+                families["clotho_run_evaluation"].add_sample("clotho_run_evaluation", measured, each.value)
         for phase, count in counts.items():
             families["clotho_runs"].add_sample("clotho_runs", {"phase": phase}, count)
         yield from families.values()

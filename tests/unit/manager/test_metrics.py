@@ -101,5 +101,14 @@ def test_readiness_is_the_share_of_ready_replicas() -> None:
     assert 'clotho_run_component_ready{component="none",namespace="ns",run="r"} 1.0' in lines
 
 
+@pytest.mark.parametrize("phase", ["Running", "Completed"])
+def test_newest_value_of_each_evaluated_figure_is_exported(phase: str) -> None:
+    newest, best = {"step": 8, "value": 0.7}, {"bestStep": 4, "best": 0.9}
+    figure = {"environment": "letters", "figure": "percent_correct", **newest, **best}
+    lines = exported({**STATUS, "phase": phase, "evaluations": [figure]})
+    exact = 'clotho_run_evaluation{environment="letters",figure="percent_correct",namespace="ns",run="r"} 0.7'
+    assert exact in lines
+
+
 def test_a_replica_that_does_not_lead_reports_no_runs() -> None:
     assert not [line for line in exported(STATUS, leads=False) if 'run="r"' in line]
