@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from clotho_contract.exports import ExportProgress
 from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, TRAINER_STATUS_PORT
 
 Target = Literal["trainer", "api_server", "inference", "exporter"]
+LONGEST_PAUSE = 4.0  # times the interval
 
 
 class ProbeTimes(Struct, frozen=True, kw_only=True):
@@ -58,8 +59,7 @@ def questions(run: TrainingRun, pods: tuple[Pod, ...], known: Probes, now: datet
     trainer, api_server = _only(pods, TRAINER), _only(pods, API_SERVER)
     due = [Question("trainer", trainer)] if trainer else []
     is_doubtful = is_suspicious(run, known, now)
-    is_needed = is_doubtful or any(environment.autoscaling for environment in run.spec.environments)
-    if api_server and (is_needed or _is_unknown(api_server, known.api_server)):
+    if api_server and (is_doubtful or _has_autoscaling(run) or _is_unknown(api_server, known.api_server)):
         due.append(Question("api_server", api_server))
     if is_doubtful:
         due += [Question("inference", trainer)] if trainer and not run.spec.is_inline else []
@@ -70,21 +70,38 @@ def _is_unknown(pod: Pod, last: Probe[QueueStatus] | None) -> bool:
     return pod.is_ready and (last is None or last.answer is None or last.pod_uid != pod.uid)
 
 
+def _has_autoscaling(run: TrainingRun) -> bool:
+    return any(environment.autoscaling for environment in run.spec.environments)
+
+
 def is_suspicious(run: TrainingRun, known: Probes, now: datetime) -> bool:
     if run.status.stall is not None:
         return True
     if known.trainer is None or known.trainer.answer is None:
         return known.trainer is not None
-    moved = reported_step_time(known.trainer.answer) or run.status.running_time
-    return moved is not None and now - moved > timedelta(seconds=run.spec.stall.after_seconds / 2)
+    return _seconds_since_step(run, known.trainer.answer, now) > run.spec.stall.after_seconds / 2
 
 
-def pause(run: TrainingRun, times: ProbeTimes) -> float | None:
+def _seconds_since_step(run: TrainingRun, answer: progress.Progress, now: datetime) -> float:
+    moved = reported_step_time(answer) or run.status.running_time
+    return (now - moved).total_seconds() if moved is not None else 0.0
+
+
+def pause(run: TrainingRun, known: Probes, times: ProbeTimes, now: datetime) -> float | None:
     """Seconds until the next round, None when there is nothing left to probe."""
     if not _may_speak(run):
         return None
-    wanted = times.interval if run.status.phase == "Running" else times.startup
+    wanted = _running_pause(run, known, times, now) if run.status.phase == "Running" else times.startup
     return min(wanted, max(0.5, run.spec.stall.after_seconds / 4))
+
+
+def _running_pause(run: TrainingRun, known: Probes, times: ProbeTimes, now: datetime) -> float:
+    """Long steps are probed less often: a thousand runs of them should cost little."""
+    answer = known.trainer.answer if known.trainer else None
+    if answer is None or _has_autoscaling(run) or is_suspicious(run, known, now):
+        return times.interval
+    half = _seconds_since_step(run, answer, now) / 2
+    return min(max(times.interval, half), LONGEST_PAUSE * times.interval)
 
 
 def _may_speak(run: TrainingRun) -> bool:
@@ -163,8 +180,7 @@ class Prober:
         if not isinstance(run, TrainingRun) or run.metadata.is_being_deleted:
             self._answers.forget(key)
             return False, None
-        wait = pause(run, self._times)
-        if wait is None:
+        if not _may_speak(run):
             return False, None
         uid = run.metadata.uid
         before = self._answers.of(key, uid)
@@ -179,7 +195,8 @@ class Prober:
             after = msgspec.structs.replace(after, **{question.target: await self._ask(key, run, question)})
         if self._answers.of(key, uid) == before:  # else its termination message has arrived meanwhile
             self._answers.keep(key, uid, after)
-        return _says(self._answers.of(key, uid)) != _says(before), wait
+        latest = self._answers.of(key, uid)
+        return _says(latest) != _says(before), pause(run, latest, self._times, now)
 
     async def _ask(self, key: Key, run: TrainingRun, question: Question) -> Probe[Any]:
         pod = question.pod

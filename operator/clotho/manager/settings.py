@@ -78,7 +78,10 @@ class Reconcile(_Group, frozen=True):
 class Probe(_Group, frozen=True):
     """How the operator probes the pods of a run for their progress."""
 
-    interval_seconds: Annotated[Seconds, Meta(description="How often a running run is probed.")] = 30.0
+    interval_seconds: Annotated[
+        Seconds,
+        Meta(description="How often a running run is probed; up to four times less often while its steps last."),
+    ] = 30.0
     startup_seconds: Annotated[Seconds, Meta(description="How often a run is probed until it runs.")] = 2.0
     timeout_seconds: Annotated[Seconds, Meta(description="Longest a pod may take to answer.")] = 3.0
     concurrency: Annotated[Count, Meta(description="Probes in flight at the same time.")] = 32

@@ -112,7 +112,35 @@ def test_a_pod_that_is_pending_or_has_no_address_is_not_probed(pod: object) -> N
     ],
 )
 def test_probe_interval_follows_phase_and_stall_limit(phase: str, stall_after: int, expected: float | None) -> None:
-    assert pause(a_run(status={"phase": phase}, stall={"afterSeconds": stall_after}), TIMES) == expected
+    run = a_run(status={"phase": phase}, stall={"afterSeconds": stall_after})
+    assert pause(run, trainer_reported(NOW), TIMES, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds_since_step", "stall_after", "expected"),
+    [
+        (-5, 1800, 30.0),  # clocks differ
+        (59, 1800, 30.0),
+        (100, 1800, 50.0),
+        (300, 1800, 120.0),
+        (300, 200, 30.0),  # it may be stalled
+        (300, 640, 120.0),
+        (901, 1800, 30.0),
+    ],
+)
+def test_a_run_with_long_steps_is_probed_less_often(seconds_since_step: int, stall_after: int, expected: float) -> None:
+    run = a_run(status={"phase": "Running"}, stall={"afterSeconds": stall_after})
+    known = trainer_reported(NOW - timedelta(seconds=seconds_since_step))
+    assert pause(run, known, TIMES, NOW) == expected
+
+
+def test_a_trainer_without_an_answer_and_autoscaling_keep_the_interval() -> None:
+    long_ago = NOW - timedelta(seconds=300)
+    silent = Probes(trainer=Probe(pod_uid="uid-trainer", taken_at=NOW, problem="no answer"))
+    assert pause(a_run(status={"phase": "Running"}, stall={"afterSeconds": 1800}), silent, TIMES, NOW) == 30.0
+    environment = {"name": "letters", "config": {"group_size": 8}, "autoscaling": {"max": 4}}
+    elastic = a_run(status={"phase": "Running"}, environments=[environment], stall={"afterSeconds": 1800})
+    assert pause(elastic, trainer_reported(long_ago), TIMES, NOW) == 30.0
 
 
 def test_batches_that_wait_for_the_trainer_include_leased_ones() -> None:
