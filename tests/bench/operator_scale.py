@@ -135,8 +135,14 @@ class Usage:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def peak_mib(self) -> float:
+        return self._status("VmHWM:")
+
+    def resident_mib(self) -> float:
+        return self._status("VmRSS:")
+
+    def _status(self, field: str) -> float:
         status = Path(f"/proc/{self._pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        return int(status.partition(field)[2].split()[0]) / 1024
 
 
 async def serve_pods() -> web.AppRunner:
