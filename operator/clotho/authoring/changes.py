@@ -1,14 +1,14 @@
 """A changed field of a run's spec, by its path; and everything that is wrong with a spec. No cluster needed."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from clotho.api import validation
 from clotho.api.schema import Schema, schema_of
 from clotho.api.training_run import TrainingRunSpec
-from clotho.authoring.draft import RefusedEditError
+from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.authoring.mistakes import spell_out
 from clotho.authoring.run_fields import run_fields, with_value
 from clotho_contract.nearest import nearest
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 def with_change(spec: Object, name: str, value: Any) -> Object:
     """A field of the run by its path; a name without a dot may also be one of its only environment's config."""
-    if _is_field(schema_of(TrainingRunSpec), name.split(".")):
+    if is_run_field(name):
         return with_value(spec, name, value)
     places = spec.get("environments")
     if "." in name or not isinstance(places, list) or len(places) != 1 or not isinstance(places[0], dict):
@@ -26,6 +26,20 @@ def with_change(spec: Object, name: str, value: Any) -> Object:
         raise RefusedEditError(f"a run has no such field{nearest(name, fields)}", available_fields=list(fields))
     (place,) = places
     return {**spec, "environments": [{**place, "config": {**(place.get("config") or {}), name: value}}]}
+
+
+def edited(draft: Draft, name: str, value: Any) -> Draft:
+    """Any field of the run by its path, as `with_change`; agents are offered those that hold a single value."""
+    if name not in draft.fields() and is_run_field(name) and name.partition(".")[0] not in _OF_OTHER_RUNS:
+        return msgspec.structs.replace(draft, spec=with_value(draft.spec, name, value))
+    return draft.edit(name, value)
+
+
+_OF_OTHER_RUNS: Final = ("environments", "inline")  # a draft is of one Environment
+
+
+def is_run_field(name: str) -> bool:
+    return _is_field(schema_of(TrainingRunSpec), name.split("."))
 
 
 def _is_field(schema: Schema, path: list[str]) -> bool:
@@ -43,5 +57,4 @@ def spec_problems(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     try:
         return validation.problems(name, msgspec.convert(spec, TrainingRunSpec))
     except msgspec.ValidationError as error:
-        mistake = spell_out(error, spec, TrainingRunSpec)
-        return (f"{f'spec.{mistake.path}'.rstrip('.')}: {mistake.problem}",)
+        return (str(spell_out(error, spec, TrainingRunSpec)),)

@@ -12,6 +12,7 @@ from clotho.api.lockable import ENVIRONMENT_CONFIG
 from clotho.api.policy import Policy, fill_in, shown, violations
 from clotho.api.training_run import EnvironmentSpec, TrainingRunSpec
 from clotho.authoring import config_fields
+from clotho.authoring.mistakes import spell_out
 from clotho.authoring.run_decided import ATROPOS_ENTRY, DECIDED_BY, DEFAULT_FROM
 from clotho.authoring.run_fields import run_fields, value_in, with_value
 from clotho_contract.description import ConfigField
@@ -171,7 +172,7 @@ class Draft(Struct, frozen=True, kw_only=True):
         try:
             asked = msgspec.convert(spec, TrainingRunSpec)
         except msgspec.ValidationError as error:
-            return (str(error),)
+            return (str(spell_out(error, spec, TrainingRunSpec)),)
         described, locked = self.environment.status, self.locked()
         own = {key: value for key, value in place["config"].items() if key not in locked}
         return (

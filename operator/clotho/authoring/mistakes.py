@@ -27,6 +27,9 @@ class Mistake(Struct, frozen=True):
     path: str  # `training.steps`; empty for the spec itself
     problem: str
 
+    def __str__(self) -> str:
+        return f"{f'spec.{self.path}'.rstrip('.')}: {self.problem}"
+
 
 def spell_out(error: msgspec.ValidationError, spec: Mapping[str, Any], kind: type) -> Mistake:
     """`Expected `int`, got `str` - at `$.training.steps`` -> `training.steps`, `must be a whole number of ...`."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clotho.authoring.changes import spec_problems, with_change
+from clotho.authoring.changes import edited, spec_problems, with_change
+from clotho.authoring.draft import RefusedEditError
 from clotho.cli.files.manifests import Manifest
 from clotho.cli.files.run_files import read_run_and_maps
 from clotho.cli.session.creation import create_run
@@ -101,9 +102,11 @@ def _changed(manifest: Manifest, name: str, changes: Mapping[str, Any]) -> Manif
     if not chosen:
         raise ClothoError("the run has no name; give one with name=")
     spec: Object = manifest["spec"]
-    with explained():
-        for field, value in changes.items():
+    for field, value in changes.items():
+        try:
             spec = with_change(spec, field, value)
+        except RefusedEditError as refused:
+            raise ClothoError(f"settings: {field}: {refused}") from refused
     if problems := spec_problems(chosen, spec):
         raise ClothoError(f"run {chosen} is not valid: {'; '.join(problems)}")
     return {"metadata": {**metadata, "name": chosen}, "spec": spec}
@@ -112,7 +115,7 @@ def _changed(manifest: Manifest, name: str, changes: Mapping[str, Any]) -> Manif
 async def _drafted(workspace: Workspace, environment: str, name: str, changes: Mapping[str, Any]) -> Manifest:
     draft = await begin_draft(workspace, environment, {})
     for field, value in changes.items():
-        draft = draft.edit(field, value)
+        draft = edited(draft, field, value)
     chosen = name or fresh_name(environment)
     if problems := draft.problems(chosen):
         raise ClothoError("; ".join(problems))

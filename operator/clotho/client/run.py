@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from clotho.api.phases import FINISHED_PHASES
 from clotho.cli.session.claims import delete_claim, own_claim
+from clotho.cli.session.lookup import find_run_patiently
 from clotho.client.connection import Connection
 from clotho.client.display import as_html, live_display
 from clotho.client.errors import ClothoError
@@ -64,7 +65,7 @@ class Run:
         deadline = None if timeout is None else time.monotonic() + timeout
         rewards: dict[int, float] = {}
         while True:
-            self.refresh()
+            self.body = self._connection.call(find_run_patiently(self._workspace, self.name))
             rewards |= rewards_of(self.body)
             if show:
                 show(self.body, rewards)

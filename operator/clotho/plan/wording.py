@@ -18,5 +18,10 @@ def uncapitalised(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 model`, `2 models`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def not_valid(problem: str) -> str:
     return full_stop(f"The spec is not valid: {problem}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -106,6 +107,23 @@ async def play_the_models(cluster: ClusterAccess, kubelet: FakeKubelet) -> None:
         trial = {"stepsTested": 2, "completions": 8, "correct": 4, "stepsWithCorrect": 2} if is_good else {}
         words = {"reason": "Finished" if is_good else "EnvironmentFailed", "message": "no answer", "trial": trial}
         await kubelet.fail(pod, exit_code=0 if is_good else 1, message=json.dumps(words))
+
+
+async def test_an_agent_that_is_killed_leaves_no_traceback(clotho: Clotho) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    process = await asyncio.create_subprocess_exec(
+        *clotho.argv("mcp"),
+        env=clotho.environment(),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=theirs,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(theirs)
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}
+    _, err = await process.communicate(json.dumps(hello).encode() + b"\n")
+    assert (process.returncode, err.decode()) == (0, "")
 
 
 async def test_agent_completes_a_run_with_the_ten_tools(

@@ -13,11 +13,13 @@ from typing import Any, cast
 import pytest
 
 from clotho.api.history import KeptLog, log_data
-from clotho.client import ClothoError, Run, frames
+from clotho.cli.session import lookup
+from clotho.client import ClothoError, Run, client, frames
 from clotho.client import run as runs
 from clotho.client.connection import Connection
 from clotho.client.display import as_html
 from clotho.client.errors import explained
+from clotho.cluster.outcomes import Transient
 from rig.fake_api import NAMESPACE, FakeApi
 
 SPEC = {"model": {"name": "m"}, "training": {"steps": 100, "batchSize": 8}}
@@ -115,6 +117,17 @@ def test_waiting_shows_each_change_and_ends_with_the_run(
     assert "Failed: Out of memory." in last
 
 
+def test_waiting_outlasts_a_cluster_that_does_not_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(api, "Completed")
+    api.refusals["get"] = Transient("get x", "connection refused")
+
+    async def answer_again(_: float) -> None:
+        api.refusals.clear()
+
+    monkeypatch.setattr(lookup.asyncio, "sleep", answer_again)
+    assert run.wait(progress=False).phase == "Completed"
+
+
 def test_waiting_ends_at_the_timeout(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs.time, "sleep", lambda _: None)
     with pytest.raises(TimeoutError, match="run mine is not finished after 0 s; it continues: Training"):
@@ -142,6 +155,13 @@ def test_logs_are_readable(api: FakeApi) -> None:
     assert run.logs("trainer") == "trainer  11-15 12:00:01 INFO  step 1\ntrainer  plain"
     with pytest.raises(ClothoError, match="has no environment pod now"):
         run.logs("environment")
+
+
+def test_a_refused_setting_is_named() -> None:
+    with pytest.raises(
+        ClothoError, match=r"settings: training.stps: a run has no such field; did you mean training.steps"
+    ):
+        client._changed({"metadata": {"name": "a"}, "spec": SPEC}, "", {"training.stps": 3})
 
 
 def test_errors_have_the_words_of_the_command_line(api: FakeApi) -> None:

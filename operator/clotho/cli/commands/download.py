@@ -14,7 +14,9 @@ from clotho.cli.session.copying import Source, copy
 from clotho.cli.session.hints import hint
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output, view
-from clotho.workspace.logs import read_log
+from clotho.plan.wording import counted
+from clotho.workspace.history import history_of, kept_logs_of
+from clotho.workspace.logs import pod_title, read_log
 from clotho.workspace.objects import Workspace
 from clotho_contract.names import DATA_PATH
 
@@ -27,9 +29,9 @@ async def download(options: argparse.Namespace, workspace: Workspace) -> int:
     target = _target(options)
     match options.what:
         case "metrics":
-            return _metrics(options, run, target)
+            return await _metrics(options, workspace, run, target)
         case "logs":
-            return await _logs(options, workspace, target)
+            return await _logs(options, workspace, run, target)
     source = model_source(run) if options.what == "model" else checkpoint_source(run)
     if options.only_list:
         _show_place(options, run, source)
@@ -92,33 +94,43 @@ def _show_files(options: argparse.Namespace, target: Path, sizes: dict[str, int]
     output.show(options.output, data, [*view.file_lines(files), f"{view.size(total)} in {target}"])
 
 
-def _metrics(options: argparse.Namespace, run: Object, target: Path) -> int:
-    """What the status remembers: at most ten samples spread over the run. W&B and Prometheus have every step."""
+async def _metrics(options: argparse.Namespace, workspace: Workspace, run: Object, target: Path) -> int:
+    """What the status has, and the kept curves. Every step is in a file on the claim, in W&B and in Prometheus."""
     status = run.get("status", {})
-    data = {key: status.get(key) for key in ("phase", "message", "progress", "history", "results")}
+    data = {key: status.get(key) for key in ("phase", "message", "progress", "history", "results", "evaluations")}
+    data["series"] = msgspec.to_builtins((await history_of(workspace, run)).series)
     text = msgspec.json.format(msgspec.json.encode({"run": options.name, **data}), indent=2)
     if options.only_list:
-        output.show(options.output, data, [text.decode()])
+        fetch = hint(options, "run", "download", options.name, "--what", "metrics")
+        curves = counted(len(data["series"].get("steps", ())), "step")
+        output.show(options.output, data, [f"metrics.json: results, and curves of {curves}", f"To copy it: {fetch}"])
         return Exit.OK
     _show_files(options, target, {"metrics.json": _write(target / "metrics.json", text + b"\n")})
     return Exit.OK
 
 
-async def _logs(options: argparse.Namespace, workspace: Workspace, target: Path) -> int:
-    pods = await workspace.pods_of(options.name)
-    if not pods:
-        raise Failure(f"run {options.name} has no pods any more, and so no logs", Exit.NOT_FOUND)
+async def _logs(options: argparse.Namespace, workspace: Workspace, run: Object, target: Path) -> int:
+    pods = {f"{pod['metadata']['name']}.log": pod for pod in await workspace.pods_of(options.name)}
+    present = {(_attempt(run), pod_title(pod)) for pod in pods.values()}
+    logs = await kept_logs_of(workspace, run)
+    kept = {f"{log.key}.log": log for log in logs if (log.attempt, log.title) not in present}
+    if not pods and not kept:
+        raise Failure(f"run {options.name} has no pods now, and no log of one is kept", Exit.NOT_FOUND)
     if options.only_list:
-        names = [f"{pod['metadata']['name']}.log" for pod in pods]
+        names = [*pods, *kept]
         output.show(options.output, names, names)
         return Exit.OK
     sizes = {}
-    for pod in pods:
-        name = f"{pod['metadata']['name']}.log"
+    for name, pod in pods.items():
         lines = [line async for line in read_log(workspace, pod)]
         sizes[name] = _write(target / name, b"".join(line + b"\n" for line in lines))
+    sizes |= {name: _write(target / name, f"{log.text}\n".encode()) for name, log in kept.items()}
     _show_files(options, target, sizes)
     return Exit.OK
+
+
+def _attempt(run: Object) -> int:
+    return int(run.get("status", {}).get("attempt", 0))
 
 
 def _write(path: Path, content: bytes) -> int:

@@ -15,6 +15,7 @@ from clotho.cli.files.discovery import discover as discover_in
 from clotho.cli.files.manifests import environment_manifests
 from clotho.cli.terminal import output
 from clotho.cli.terminal.screen import page_width
+from clotho.plan.wording import counted
 
 if TYPE_CHECKING:
     from clotho.workspace.objects import Workspace
@@ -83,11 +84,15 @@ def _write(manifests: list[dict[str, Any]], path: Path | None) -> None:
         path.write_text(text)
     except OSError as error:
         raise Failure(f"cannot write {path}: {error.strerror}", Exit.USAGE) from error
-    output.note(f"wrote {len(manifests)} manifests to {path}; next: kubectl apply --server-side -f {path}")
+    output.note(f"wrote {counted(len(manifests), 'manifest')} to {path}; next: kubectl apply --server-side -f {path}")
 
 
 async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
     items = await workspace.all("Environment")
+    if not items:
+        from clotho.cli.session.lookup import require_namespace
+
+        await require_namespace(workspace)
     body = [
         [
             each["metadata"]["name"],

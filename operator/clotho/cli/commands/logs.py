@@ -26,7 +26,7 @@ async def logs(options: argparse.Namespace, workspace: Workspace) -> int:
     is_earlier = options.attempt is not None and options.attempt != now
     pods = [] if is_earlier else await workspace.pods_of(options.name)
     pods = [pod for pod in pods if options.component in (None, component_of(pod))]
-    kept = [] if options.follow else _without(pods, await kept_logs_of(workspace, run), options)
+    kept = [] if options.follow and pods else _without(pods, await kept_logs_of(workspace, run), options)
     if not pods and not kept:
         raise Failure(_nothing(options), Exit.NOT_FOUND)
     for log in kept:

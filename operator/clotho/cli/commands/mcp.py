@@ -33,7 +33,10 @@ async def serve(options: argparse.Namespace, workspace: Workspace) -> int:
     )
     server = build_server(Toolbox(workspace, settings))
     if not options.http:
-        await server.run_stdio_async()
+        try:
+            await server.run_stdio_async()
+        except* BrokenPipeError:  # the agent is gone
+            logging.debug("the agent has closed its end")
         return Exit.OK
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token and not is_loopback(options.host):

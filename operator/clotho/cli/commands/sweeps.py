@@ -44,8 +44,12 @@ async def start(options: argparse.Namespace, workspace: Workspace) -> int:
         raise
     table = hint(options, "sweep", "results", file.sweep.name, namespace=workspace.namespace)
     runs = await _runs_of(workspace, file.sweep.name)
-    output.show(options.output, runs, [f"all {len(file.variants)} runs are created; their results: {table}"])
+    output.show(options.output, runs, [f"{_created(len(file.variants))}; results: {table}"])
     return Exit.OK
+
+
+def _created(count: int) -> str:
+    return "its run is created" if count == 1 else f"all {count} runs are created"
 
 
 def _manifest(file: SweepFile, variant: Variant) -> Manifest:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from typing import Any, Final
 
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.hints import hint
-from clotho.cli.session.lookup import find_run
+from clotho.cli.session.lookup import find_run_patiently
 from clotho.cli.terminal import output, view
 from clotho.cli.terminal.screen import Screen, page_width
-from clotho.cluster.outcomes import Transient
 from clotho.workspace.objects import Workspace
 from clotho.workspace.progress import rewards_of
 
 REFRESH_SECONDS: Final = 1.0
-LIMIT_SECONDS: Final = 60.0  # without an answer from the API server
 
 
 async def watch(options: argparse.Namespace, workspace: Workspace) -> int:
@@ -43,21 +40,9 @@ async def _until_finished(workspace: Workspace, name: str) -> dict[str, Any]:
     rewards: dict[int, float] = {}
     screen = Screen(sys.stdout)
     while True:
-        run = await _look(workspace, name)
+        run = await find_run_patiently(workspace, name)
         rewards |= rewards_of(run)
         screen.show(view.watch_view(run, rewards, view.elapsed_seconds(run), page_width()))
         if view.is_finished(run):
             return run
         await asyncio.sleep(REFRESH_SECONDS)
-
-
-async def _look(workspace: Workspace, name: str) -> dict[str, Any]:
-    """Retries while the API server is restarting."""
-    give_up = time.monotonic() + LIMIT_SECONDS
-    while True:
-        try:
-            return await find_run(workspace, name)
-        except Transient:
-            if time.monotonic() > give_up:
-                raise
-            await asyncio.sleep(REFRESH_SECONDS)

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -18,6 +19,7 @@ from clotho.workspace.objects import Workspace
 Command = Callable[[argparse.Namespace, Workspace], Awaitable[int]]
 TIMEOUT_SECONDS = 20.0
 CONNECTIONS = 256  # each watch behind the page holds one
+_NO_NAMESPACE = re.compile(r'namespaces "(.+)" not found')
 _BY_POLICY = f"ValidatingAdmissionPolicy '{admission.NAME}'"  # as the API server names it
 
 
@@ -59,6 +61,10 @@ class NotInstalled(Failure):
         )
 
 
+def no_namespace(name: str) -> Failure:
+    return Failure(f"namespace {name!r} does not exist; `kubectl get namespaces` lists those that do", Exit.NOT_FOUND)
+
+
 def explain(error: ApiError, namespace: str = "") -> Failure:
     """`namespace`: the one that the user named, for the suggested commands."""
     where = f" -n {namespace}" if namespace else ""
@@ -78,6 +84,8 @@ def explain(error: ApiError, namespace: str = "") -> Failure:
             return Failure(f"{error.message}; `clotho check{where}` lists the missing permissions", Exit.REFUSED)
         case NotFound() if "requested resource" in error.message or "page not found" in error.message:
             return NotInstalled(where)
+        case NotFound() if found := _NO_NAMESPACE.match(error.message):
+            return no_namespace(found[1])
         case NotFound():
             return Failure(error.message, Exit.NOT_FOUND)
     return Failure(error.message, Exit.REFUSED)

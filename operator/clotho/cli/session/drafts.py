@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from clotho.authoring.changes import edited
 from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.lookup import unknown
@@ -26,7 +27,7 @@ async def edited_draft(
     refusals = []
     for name, value in changes:
         try:
-            draft = draft.edit(name, value)
+            draft = edited(draft, name, value)
         except RefusedEditError as refused:
             refusals.append(refused)
     return draft, refusals

@@ -75,7 +75,7 @@ def _frame(run: Run, rewards: Sequence[float], elapsed: float, width: int) -> Fr
 
 def component_state(phase: str, state: str) -> str:
     """In a run without pods, no component is starting or missing."""
-    if phase not in RESTING_PHASES or state in ("Failed", "Stopping"):
+    if phase not in RESTING_PHASES or state in ("Failed", "Stopping", "Stopped"):
         return state
     if state == "Missing":
         return "-"
@@ -132,7 +132,8 @@ def component_table(components: Mapping[str, Any], phase: str, width: int) -> li
 
 def _component_row(part: Mapping[str, Any], state: str) -> list[str]:
     ranks = f"{part['ranks']} ranks" if part.get("ranks") else ""
-    ready = "-" if state in ("-", "Finished") else ranks or f"{part.get('ready', 0)}/{part.get('replicas', 1)}"
+    has_pods = state not in ("-", "Finished", "Stopped")
+    ready = (ranks or f"{part.get('ready', 0)}/{part.get('replicas', 1)}") if has_pods else "-"
     return [part["name"], state, ready, str(part.get("restarts", 0)), part.get("pod", "")]
 
 

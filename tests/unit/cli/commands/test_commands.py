@@ -16,6 +16,7 @@ from clotho.cli import arguments
 from clotho.cli.__main__ import main
 from clotho.cli.commands import check, environments, inference_tests, logs, mcp, policies, runs, watching
 from clotho.cli.failure import Exit, Failure
+from clotho.cli.session import lookup
 from clotho.cli.session.connection import explain
 from clotho.cluster.outcomes import Forbidden, Invalid, NotFound, Transient, Unauthorized
 from clotho.workspace import log_lines
@@ -103,6 +104,18 @@ async def test_an_unknown_field_is_reported_with_the_nearest_or_all(
     assert max(map(len, known)) <= 110
 
 
+async def test_every_field_of_a_run_can_be_set_without_a_file(api: FakeApi) -> None:
+    words = ["-e", "echo", "--model", "m", "--steps", "9", "--set", "group_size=8", "--name", "a"]
+    template = ["--set", "trainer.template.spec.priorityClassName=low"]
+    assert await runs.start(options("run", "start", *words, *template), api.workspace) == Exit.OK
+    made = await api.workspace.get("TrainingRun", "a")
+    assert made["spec"]["trainer"]["template"] == {"spec": {"priorityClassName": "low"}}
+    with pytest.raises(Failure, match=r"spec\.trainer\.template: must be an object with fields, not 3"):
+        await runs.start(options("run", "start", *words, "--set", "trainer.template=3"), api.workspace)
+    with pytest.raises(Failure, match="there is no field environments"):
+        await runs.start(options("run", "start", *words, "--set", "environments=3"), api.workspace)
+
+
 async def test_an_unknown_environment_is_reported_with_the_known_ones(api: FakeApi) -> None:
     with pytest.raises(Failure) as failure:
         await inference_tests.test(options("test", "zzz"), api.workspace)
@@ -169,9 +182,17 @@ async def test_a_run_may_be_in_another_namespace(api: FakeApi) -> None:
     assert str(failure.value) == "namespace lab has no runs; `clotho run list -A` lists those of all namespaces"
 
 
-@pytest.mark.parametrize("words", [["run", "status", "x"], ["env", "describe", "x"], ["test", "x"]])
-async def test_a_namespace_that_does_not_exist_is_named(words: list[str]) -> None:
-    command = {"run": runs.status, "env": environments.describe, "test": inference_tests.test}[words[0]]
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (runs.status, ["run", "status", "x"]),
+        (runs.list_all, ["run", "list"]),
+        (environments.describe, ["env", "describe", "x"]),
+        (environments.list_all, ["env", "list"]),
+        (inference_tests.test, ["test", "x"]),
+    ],
+)
+async def test_a_namespace_that_does_not_exist_is_named(command: Any, words: list[str]) -> None:
     with pytest.raises(Failure) as failure:
         await command(options(*words), FakeApi().workspace)
     assert str(failure.value).startswith("namespace 'lab' does not exist")
@@ -229,7 +250,7 @@ async def test_an_interrupted_watch_leaves_the_run_alone(api: FakeApi, capsys: p
 async def test_watch_waits_out_a_cluster_that_does_not_answer(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     add_run(api, phase="Completed")
     api.refusals["get"] = Transient("get x", "connection refused")
-    monkeypatch.setattr(watching, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(lookup, "RETRY_SECONDS", 0.01)
     following = asyncio.create_task(watching.watch(options("run", "watch", "mine"), api.workspace))
     await asyncio.wait({following}, timeout=0.1)
     assert not following.done()
@@ -240,8 +261,8 @@ async def test_watch_waits_out_a_cluster_that_does_not_answer(api: FakeApi, monk
 
 async def test_watch_does_not_wait_for_ever(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     api.refusals["get"] = Transient("get x", "connection refused")
-    monkeypatch.setattr(watching, "REFRESH_SECONDS", 0.01)
-    monkeypatch.setattr(watching, "LIMIT_SECONDS", 0.02)
+    monkeypatch.setattr(lookup, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(lookup, "LIMIT_SECONDS", 0.02)
     with pytest.raises(Transient):
         await watching.watch(options("run", "watch", "mine", "--timeout", "5"), api.workspace)
     assert len(api.requests) > 1
@@ -433,6 +454,7 @@ LOCKED = (
         (NotFound("list x", "404 page not found", 404), Exit.NOT_FOUND, "not installed"),
         (NotFound("get x", "the server could not find the requested resource", 404), Exit.NOT_FOUND, "not installed"),
         (NotFound("get x", 'trainingruns "x" not found', 404), Exit.NOT_FOUND, '"x" not found'),
+        (NotFound("create x", 'namespaces "x" not found', 404), Exit.NOT_FOUND, "namespace 'x' does not exist"),
         (Invalid("create x", "training.steps: locked", 422), Exit.REFUSED, "locked"),
     ],
 )

@@ -2,12 +2,14 @@
 
 import argparse
 from itertools import product
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from clotho.api.history import KeptLog, history_data, log_data
 from clotho.cli import arguments
-from clotho.cli.commands import history, logs
+from clotho.cli.commands import download, history, logs
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.terminal.curves import TITLES, curves
 from clotho_contract.history import FIGURES, Answer, History, SampleGroup, Series
@@ -88,6 +90,7 @@ def kept_logs() -> dict[str, str]:
     [
         (["-c", "trainer", "--tail", "1"], ["trainer  2 two", "trainer-1  2 two"]),
         (["-c", "environment", "--attempt", "1"], ["sums-0  1 one", "sums-0  1 two"]),
+        (["-c", "api-server", "-f"], ["api-server  2 one", "api-server  2 two"]),
     ],
 )
 async def test_kept_logs_are_printed_when_the_pods_are_gone(
@@ -96,6 +99,27 @@ async def test_kept_logs_are_printed_when_the_pods_are_gone(
     keep(api, "logs", kept_logs())
     assert await logs.logs(options("logs", *words), api.workspace) == Exit.OK
     assert capsys.readouterr().out.splitlines() == printed
+
+
+async def test_kept_logs_and_curves_are_downloaded(api: FakeApi, tmp_path: Path) -> None:
+    keep(api, "logs", kept_logs())
+    keep(api, "history", history_data(History(series=SERIES)))
+    for what in ("logs", "metrics"):
+        asked = options("download", "--what", what, "--to", str(tmp_path / what))
+        assert await download.download(asked, api.workspace) == Exit.OK
+    assert (tmp_path / "logs" / "1.0.sums-0.main.log").read_text() == "1 one\n1 two\n"
+    assert len(list((tmp_path / "logs").iterdir())) == 8
+    metrics = msgspec.json.decode((tmp_path / "metrics" / "metrics.json").read_bytes())
+    assert metrics["series"]["figures"]["rewardMean"] == [0.1, 0.5, 0.9]
+
+
+async def test_a_list_of_metrics_is_short(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(api, "history", history_data(History(series=SERIES)))
+    assert await download.download(options("download", "--what", "metrics", "--list"), api.workspace) == Exit.OK
+    assert capsys.readouterr().out.splitlines() == [
+        "metrics.json: results, and curves of 3 steps",
+        "To copy it: clotho run download mine --what metrics",
+    ]
 
 
 async def test_an_attempt_without_logs_is_an_error(api: FakeApi) -> None:

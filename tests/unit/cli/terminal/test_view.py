@@ -85,6 +85,8 @@ def test_without_a_width_nothing_is_cut() -> None:
         ("Completed", "Missing", "-"),
         ("Completed", "Stopping", "Stopping"),
         ("Stopped", "Ready", "Stopping"),
+        ("Stopped", "Stopped", "Stopped"),
+        ("Suspended", "Stopped", "Stopped"),
         ("Stopped", "Succeeded", "Finished"),
         ("Failed", "Failed", "Failed"),
         ("Failed", "Waiting", "Stopping"),
