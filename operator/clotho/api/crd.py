@@ -56,7 +56,7 @@ def _schema(definition: Definition) -> Schema:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            "metadata": {"type": "object"},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},  # a rule names it
             "spec": schema_of(definition.spec),
             **({"status": _status(definition, definition.status)} if definition.status else {}),
         },

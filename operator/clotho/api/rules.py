@@ -80,6 +80,7 @@ def _environments_fixed_at_start(*fields: str) -> tuple[Rule, ...]:
 NAME_RULE: Final = Rule(
     rule="self.metadata.name.size() <= 63 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
     message="metadata.name: at most 63 lower-case letters, digits and hyphens, a letter first: part of host names",
+    field="metadata.name",
 )
 
 
@@ -190,6 +191,7 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             "|| self.spec.training.steps == oldSelf.spec.training.steps",
             message="spec.training.steps cannot be raised once the run is finished; create a new run whose "
             "storage.claimName is this run's claim to continue from its last checkpoint",
+            field="spec.training.steps",
         ),
         Rule(
             rule=f"!{_HAS_STARTED} || self.spec.training.steps >= oldSelf.spec.training.steps",

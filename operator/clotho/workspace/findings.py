@@ -6,6 +6,8 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from clotho.plan.wording import counted
+
 State = Literal["ok", "missing", "problem", "warning", "optional", "unknown"]
 Facts = Mapping[str, Any]
 
@@ -35,7 +37,7 @@ def version_finding(own: str, operator: str) -> Finding:
 
 def schema_finding(kind: str, ours: Facts, installed: Facts) -> Finding:
     """Fields that the installed CRD lacks would be dropped in silence."""
-    lacking = sorted(set(_paths(ours)) - set(_paths(installed)))
+    lacking = sorted(each for each in set(_paths(ours)) - set(_paths(installed)) if not each.startswith("metadata"))
     if not lacking:
         return Finding(what=f"CRD {kind}", state="ok", detail="has every field of this release")
     more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
@@ -94,7 +96,7 @@ def storage_finding(classes: Sequence[Facts]) -> Finding:
     if default:
         return Finding(what="storage", state="ok", detail=f"default storage class {default[0]}")
     if names:
-        fix = f"set storage.className of runs, or mark one as default: kubectl annotate storageclass {names[0]} "
+        fix = f"set storage.storageClassName of runs, or mark one as default: kubectl annotate storageclass {names[0]} "
         fix += f"{_DEFAULT_CLASS}=true"
         return Finding(what="storage", state="warning", detail=f"none of {', '.join(names)} is the default", fix=fix)
     fix = "install a provisioner, or name existing claims in storage.claimName"
@@ -134,7 +136,9 @@ def node_clock_finding(renewed: Mapping[str, datetime], server: datetime) -> Fin
         return Finding(what="clocks of nodes", state="problem", detail="; ".join(wrong), fix=fix)
     if not renewed:
         return Finding(what="clocks of nodes", state="unknown", detail="no kubelet has a lease")
-    return Finding(what="clocks of nodes", state="ok", detail=f"{len(renewed)} agree with the API server")
+    return Finding(
+        what="clocks of nodes", state="ok", detail=f"{counted(len(renewed), 'node')} compared with the API server"
+    )
 
 
 def image_finding(image: str, pod: Facts | None) -> Finding | None:

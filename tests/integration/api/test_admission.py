@@ -202,7 +202,7 @@ def test_tests_without_an_environment_or_entry_are_refused(anywhere: Kubectl, sp
 
 @pytest.mark.parametrize("name", ["8b", "a.b", "a" * 64])
 def test_names_that_cannot_be_host_names_are_refused(anywhere: Kubectl, name: str) -> None:
-    with pytest.raises(KubectlError, match=r"metadata.name: at most 63 lower-case letters"):
+    with pytest.raises(KubectlError, match=r"metadata.name: Invalid value: .*at most 63 lower-case letters"):
         create(anywhere, smallest(), name, "--dry-run=server")
 
 
@@ -307,7 +307,9 @@ def test_a_stop_cannot_be_undone(team: Kubectl) -> None:
 def test_steps_of_a_finished_run_cannot_be_raised(team: Kubectl) -> None:
     create(team, smallest())
     patch(team, {"status": {"phase": "Completed"}}, "--subresource=status")
-    with pytest.raises(KubectlError, match="steps cannot be raised once the run is finished"):
+    with pytest.raises(
+        KubectlError, match=r"spec.training.steps: Invalid value: .*cannot be raised once the run is finished"
+    ):
         patch(team, {"spec": {"training": {"steps": 200}}})
     patch(team, {"spec": {"ttlSecondsAfterFinished": 5}})
 

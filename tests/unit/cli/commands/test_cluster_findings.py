@@ -50,6 +50,10 @@ def test_storage_needs_a_default_class(classes: list[Any], state: str) -> None:
     assert findings.storage_finding(classes).state == state
 
 
+def test_the_field_that_chooses_a_storage_class_is_named() -> None:
+    assert "set storage.storageClassName of runs" in findings.storage_finding([storage_class("a")]).fix
+
+
 def test_an_older_crd_names_the_fields_that_it_lacks() -> None:
     ours = {"properties": {"spec": {"properties": {"a": {}, "list": {"items": {"properties": {"new": {}}}}}}}}
     older = {"properties": {"spec": {"properties": {"a": {}, "list": {"items": {"properties": {}}}}}}}
@@ -57,6 +61,8 @@ def test_an_older_crd_names_the_fields_that_it_lacks() -> None:
     finding = findings.schema_finding("TrainingRun", ours, older)
     assert (finding.state, finding.detail) == ("problem", "lacks spec.list.[].new")
     assert findings.schema_finding("TrainingRun", older, ours).state == "ok", "a newer one has all that is needed"
+    named = {"properties": ours["properties"] | {"metadata": {"properties": {"name": {}}}}}
+    assert findings.schema_finding("TrainingRun", named, ours).state == "ok", "metadata is never dropped"
 
 
 @pytest.mark.parametrize(("operator", "state"), [("0.1.0", "ok"), ("0.2.0", "warning"), ("", "unknown")])
@@ -81,6 +87,7 @@ def test_clock_of_this_machine_is_compared(server: int, words: str) -> None:
 def test_clocks_of_nodes_are_compared() -> None:
     well = {"a": NOW - timedelta(seconds=9), "b": NOW + timedelta(seconds=1)}
     assert findings.node_clock_finding(well, NOW).state == "ok"
+    assert findings.node_clock_finding({"a": NOW}, NOW).detail == "1 node compared with the API server"
     finding = findings.node_clock_finding({**well, "c": NOW + timedelta(hours=1)}, NOW)
     assert (finding.state, finding.detail) == ("problem", "c is 3600 s ahead")
     assert findings.node_clock_finding({}, NOW).state == "unknown"
