@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from clotho_contract.entries import FORMS
+from clotho_contract.entries import FORMS, task_problem
 from clotho_environment.sdk.environment import AnyEnvironment, Environment
 
 
@@ -57,10 +57,10 @@ def find_entry(entry: str) -> NativeEntry | AtroposEntry:
 
 def _reasoning_gym(task: str) -> NativeEntry:
     try:
-        from clotho_environment.builtin.reasoning_gym import ReasoningGym, task_problem
+        from clotho_environment.builtin.reasoning_gym import DATASETS, ReasoningGym
     except ImportError as error:
         raise EntryError(str(error)) from error
-    if problem := task_problem(task):
+    if problem := task_problem(task, DATASETS):
         raise EntryError(problem)
     return NativeEntry(ReasoningGym, {"task": task})
 

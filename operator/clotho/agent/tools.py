@@ -19,7 +19,7 @@ from clotho.cluster.credentials import CredentialsError
 from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.workspace.drafting import begin_draft, fresh_name
 from clotho.workspace.history import component_of_title, kept_logs_of, of_last_attempt
-from clotho.workspace.inference_tests import TestOrder, wait_for_test
+from clotho.workspace.inference_tests import CannotStart, TestOrder, wait_for_test
 from clotho.workspace.log_lines import readable
 from clotho.workspace.logs import component_of, read_log
 from clotho.workspace.objects import Workspace, WrongStateError
@@ -247,6 +247,9 @@ class Toolbox:
 
         try:
             test = await wait_for_test(self._workspace, name, order.limit_seconds, pass_on)
+        except CannotStart as error:
+            await self._workspace.delete("InferenceTest", name)
+            return {"error": f"the test cannot start: {error}"}
         except TimeoutError:
             test = await self._workspace.get("InferenceTest", name)
             late = f"not finished after {order.limit_seconds:.0f} s; InferenceTest {name} continues"

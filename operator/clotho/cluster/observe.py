@@ -2,6 +2,8 @@
 
 import asyncio
 
+import msgspec
+
 from clotho.api.environment import AnyEnvironment, Environment
 from clotho.api.inference_tests import AnyTest, InferenceTest
 from clotho.api.training_run import TrainingRun
@@ -10,13 +12,14 @@ from clotho.cluster.apply import Writer
 from clotho.cluster.cache import Key
 from clotho.cluster.client import ApiClient
 from clotho.cluster.descriptions import Descriptions
-from clotho.cluster.files import files_hash
+from clotho.cluster.files import file_names, files_hash
 from clotho.cluster.kueue import Kueue
 from clotho.cluster.probe import Answers
 from clotho.cluster.store import AnyRun, Store, run_key
 from clotho.plan.environments import EnvironmentSeen
-from clotho.plan.inference_tests import TestSeen
+from clotho.plan.inference_tests import TestSeen, references_of_test
 from clotho.plan.model import ObjectKey, Observed, Reference
+from clotho.plan.pods import Pod
 from clotho.plan.run.references import references
 from clotho.render.names import base_name
 
@@ -60,19 +63,36 @@ class Observer:
             environments=self._environments(run),
             catalogue=self._store.environment_names(key.namespace),
             is_unchecked=not pods and not self._writer.has_validated(run),
-            missing=() if pods else await self._missing(run),
+            missing=await self._missing(run, pods),
             policies=self._store.policies_in(key.namespace),
             runs_ahead=self.admissions.ahead_of(run),
             kueue=await self._kueue.observe(key, run),
         )
 
-    async def _missing(self, run: AnyRun) -> tuple[Reference, ...]:
+    async def _missing(
+        self, owner: AnyRun | AnyTest, pods: tuple[Pod, ...], environment: AnyEnvironment | None = None
+    ) -> tuple[Reference, ...]:
         """Only whether they exist: the contents of others' Secrets are not read."""
-        if not isinstance(run, TrainingRun) or run.status.is_finished or run.metadata.is_being_deleted:
+        if pods or owner.status.is_finished or owner.metadata.is_being_deleted:
             return ()
-        named, namespace = references(run), run.metadata.namespace
-        found = await asyncio.gather(*(self._client.exists(_path(each, namespace)) for each in named))
-        return tuple(each for each, is_there in zip(named, found, strict=True) if not is_there)
+        match owner:
+            case TrainingRun():
+                named = references(owner)
+            case InferenceTest():
+                named = references_of_test(owner, environment)
+            case _:
+                return ()
+        namespace = owner.metadata.namespace
+        found = await asyncio.gather(*(self._absence(each, namespace) for each in named))
+        return tuple(each for each in found if each is not None)
+
+    async def _absence(self, named: Reference, namespace: str) -> Reference | None:
+        """None where it exists; so do the files of a ConfigMap that does not, which is missing itself."""
+        if not named.file:
+            return None if await self._client.exists(_path(named, namespace)) else named
+        files = await file_names(self._client, namespace, named.name)
+        is_there = files is None or named.file in files
+        return None if is_there else msgspec.structs.replace(named, files=files)
 
     def _environments(self, run: AnyRun) -> dict[str, AnyEnvironment]:
         if not isinstance(run, TrainingRun):
@@ -98,10 +118,13 @@ class Observer:
         await self._writer.settle(key)
         uid = test.metadata.uid
         name = test.spec.environment_name if isinstance(test, InferenceTest) else ""
+        environment = self._store.environments.get(key.namespace, name) if name else None
+        pods = self._store.pods_of(key, uid)
         return TestSeen(
-            pods=self._store.pods_of(key, uid),
+            pods=pods,
             objects=self._store.objects_of(key, uid),
-            environment=self._store.environments.get(key.namespace, name) if name else None,
+            environment=environment,
+            missing=await self._missing(test, pods, environment),
             refused=self._writer.refusals(test),
             policies=self._store.policies_in(key.namespace),
         )

@@ -18,12 +18,25 @@ from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stall
 from clotho.plan.drift import repair
 from clotho.plan.egress import permitted_egress
 from clotho.plan.failures import classify
-from clotho.plan.model import Action, Apply, Create, Event, ObjectKey, ObjectSeen, Plan, Probe, Refusal, delete_pod
+from clotho.plan.model import (
+    Action,
+    Apply,
+    Create,
+    Event,
+    ObjectKey,
+    ObjectSeen,
+    Plan,
+    Probe,
+    Reference,
+    Refusal,
+    delete_pod,
+)
 from clotho.plan.pod_problems import pod_problem
 from clotho.plan.pods import Pod
+from clotho.plan.references import absence
 from clotho.plan.settings import PlanSettings
 from clotho.plan.times import later
-from clotho.plan.wording import not_valid, sentence
+from clotho.plan.wording import counted, not_valid, sentence
 from clotho.render import describing
 from clotho.render.frame import template_problem
 from clotho.render.names import base_name
@@ -88,8 +101,8 @@ def _next_step(
     if wrong := tuple(needs_problems("", needs_of(environment.spec), settings.render)):
         return _Step(conditions=stalled("Invalid", not_valid("; ".join(wrong))))
     if seen.files is None:
-        message = f"Waiting for the ConfigMap {environment.spec.config_map_name}."
-        return _Step(conditions=reconciling("WaitingForFiles", message), wake_at=later(now, FILES_SECONDS))
+        missing = Reference("ConfigMap", environment.spec.config_map_name, "spec.configMapName")
+        return _Step(conditions=reconciling("WaitingForFiles", absence((missing,))), wake_at=later(now, FILES_SECONDS))
     if _is_of(status.described, source):
         actions = (delete_pod(pod),) if pod is not None and not pod.is_terminating else ()
         return _Step(conditions=_verdict(environment, status), actions=actions)
@@ -129,7 +142,7 @@ def _verdict(environment: Environment, found: Description | EnvironmentStatus) -
 
 def _summary(found: Description | EnvironmentStatus) -> str:
     count = len(found.fields) + found.omitted_fields
-    return f"{found.class_name or 'The environment'} has {count} settings."
+    return f"{found.class_name or 'The environment'} has {counted(count, 'setting')}."
 
 
 def _begin(environment: Environment, source: Described, seen: EnvironmentSeen, settings: PlanSettings) -> _Step:

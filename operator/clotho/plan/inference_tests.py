@@ -1,6 +1,6 @@
 """The life of an InferenceTest: one pod a model, all at once; each pod's termination message is its model's result."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -27,12 +27,25 @@ from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stall
 from clotho.plan.drift import repair
 from clotho.plan.egress import permitted_egress
 from clotho.plan.failures import classify
-from clotho.plan.model import Action, Apply, Create, Delete, Event, ObjectKey, ObjectSeen, Plan, Refusal, delete_pod
-from clotho.plan.pod_problems import pod_problem
+from clotho.plan.model import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    Event,
+    ObjectKey,
+    ObjectSeen,
+    Plan,
+    Reference,
+    Refusal,
+    delete_pod,
+)
+from clotho.plan.pod_problems import lacks_config, pod_problem
 from clotho.plan.pods import Pod
+from clotho.plan.references import LOOK_AGAIN_SECONDS, WAITING_FOR_REFERENCES, absence
 from clotho.plan.settings import PlanSettings
 from clotho.plan.times import earliest, later
-from clotho.plan.wording import sentence
+from clotho.plan.wording import counted, sentence
 from clotho.render import testing
 from clotho.render.merge import TemplateError
 from clotho.render.names import base_name
@@ -43,6 +56,7 @@ ERROR_LIMIT: Final = 2000
 SAMPLE_LIMIT: Final = 500
 SCORES_LIMIT: Final = 16
 _START_SECONDS: Final = 600  # beyond its time limit, for a pod that never gets to run
+_CONFIG_SECONDS: Final = 20  # for a pod that names a key of a Secret that is not there
 
 
 class TestSeen(Struct, frozen=True, kw_only=True):
@@ -51,6 +65,7 @@ class TestSeen(Struct, frozen=True, kw_only=True):
     pods: tuple[Pod, ...] = ()
     objects: Mapping[ObjectKey, ObjectSeen] = field(default_factory=dict)
     environment: AnyEnvironment | None = None  # the one that the test names
+    missing: tuple[Reference, ...] = ()  # as long as the test has no pods
     refused: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
     policies: tuple[AnyPolicy, ...] = ()
 
@@ -61,6 +76,7 @@ class _Ruling(Struct, frozen=True, kw_only=True):
     results: tuple[ModelResult, ...] = ()
     actions: tuple[Action, ...] = ()
     waiting: str = ""
+    reason: str = ""  # why it waits, for the conditions; empty: its phase
     problem: str = ""
     wake_at: datetime | None = None
 
@@ -105,7 +121,33 @@ def _rule(test: InferenceTest, seen: TestSeen, now: datetime, settings: PlanSett
         waiting=_trouble(pods, results, now),
         wake_at=earliest(_give_up_at(test, pod) for index, pod in pods.items() if not results[index].is_finished),
     )
-    return _begin(test, seen, settings, ruling, missing) if missing else ruling
+    if not missing:
+        return ruling
+    ruling = _begin(test, seen, settings, ruling, missing)
+    return _look_again(ruling, now) if ruling.reason == WAITING_FOR_REFERENCES else ruling
+
+
+def _look_again(ruling: _Ruling, now: datetime) -> _Ruling:
+    return msgspec.structs.replace(ruling, wake_at=earliest([ruling.wake_at, later(now, LOOK_AGAIN_SECONDS)]))
+
+
+def references_of_test(test: InferenceTest, environment: AnyEnvironment | None) -> tuple[Reference, ...]:
+    """Of the test, and of the Environment that it names."""
+    return tuple(each for each in _references(test, environment) if each.name)
+
+
+def _references(test: InferenceTest, environment: AnyEnvironment | None) -> Iterator[Reference]:
+    spec = test.spec
+    if any(not model.secret_name for model in spec.tested_models):
+        yield Reference("Secret", spec.secret_name, "secretName")
+    for index, model in enumerate(spec.models):
+        yield Reference("Secret", model.secret_name, f"models[{index}].secretName")
+    yield Reference("ConfigMap", spec.config_map_name, "configMapName")
+    if isinstance(environment, Environment):
+        owner, named = f"environment {environment.metadata.name}", environment.spec
+        yield Reference("ConfigMap", named.config_map_name, f"{owner}: configMapName")
+        yield Reference("Secret", named.secret_name, f"{owner}: secretName")
+        yield Reference("PersistentVolumeClaim", named.cache_claim_name, f"{owner}: cacheClaimName")
 
 
 def _judge(test: InferenceTest, before: ModelResult, pod: Pod | None, now: datetime) -> ModelResult:
@@ -133,6 +175,8 @@ def _give_up_at(test: InferenceTest, pod: Pod) -> datetime:
     born = pod.metadata.creation_timestamp
     if born is None:
         raise ValueError(f"pod {pod.name} has no creation time")
+    if lacks_config(pod):
+        return later(born, _CONFIG_SECONDS)
     return later(born, test.spec.timeout_seconds + testing.LENIENCE_SECONDS + _START_SECONDS)
 
 
@@ -192,6 +236,8 @@ def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: 
     networks = [rule.cidr for rule in subject.needs.egress]
     if wrong := pod_violations(subject.image, subject.template, combine(seen.policies), networks):
         return msgspec.structs.replace(ruling, problem=f"the spec is not allowed: {'; '.join(wrong)}")
+    if seen.missing:
+        return msgspec.structs.replace(ruling, waiting=absence(seen.missing), reason=WAITING_FOR_REFERENCES)
     metadata = test.metadata
     try:
         pods = [
@@ -279,12 +325,11 @@ def _message(ruling: _Ruling, phase: TestPhase, summary: TestSummary | None) -> 
         return sentence(f"no model made a group; the first error: {first}")
     if phase == "Completed" and summary is not None:
         works = "The environment works" if summary.environment_works else "No model made all its groups"
-        return f"{works}: {summary.succeeded} of {summary.requested} models, best {summary.best_model}."
+        return f"{works}: {summary.succeeded} of {counted(summary.requested, 'model')}, best {summary.best_model}."
     if ruling.waiting:
         return ruling.waiting
     done = sum(result.is_finished for result in ruling.results)
-    models = f"{len(ruling.results)} model{'s' * (len(ruling.results) != 1)}"
-    return f"Testing {models}: {done} done."
+    return f"Testing {counted(len(ruling.results), 'model')}: {done} done."
 
 
 def _with_status(test: AnyTest, ruling: _Ruling, now: datetime) -> Plan[InferenceTestStatus]:
@@ -299,7 +344,9 @@ def _with_status(test: AnyTest, ruling: _Ruling, now: datetime) -> Plan[Inferenc
         phase=phase,
         observed_generation=generation,
         message=message,
-        conditions=conditions(_conditions(phase, message), before.conditions, moment, generation),
+        conditions=conditions(
+            _conditions(phase, ruling.reason or phase, message), before.conditions, moment, generation
+        ),
         models=ruling.results or before.models,
         summary=summary,
         start_time=before.start_time or (moment if phase != "Pending" else None),
@@ -312,9 +359,9 @@ def _with_status(test: AnyTest, ruling: _Ruling, now: datetime) -> Plan[Inferenc
     return Plan(actions=ruling.actions, status=status, events=(event,) if is_news else (), wake_at=ruling.wake_at)
 
 
-def _conditions(phase: TestPhase, message: str) -> list[Wanted]:
+def _conditions(phase: TestPhase, reason: str, message: str) -> list[Wanted]:
     if phase == "Completed":
         return [*ready(phase, message), ("Succeeded", "True", phase, message)]
     if phase == "Failed":
         return [*stalled(phase, message), ("Succeeded", "False", phase, message)]
-    return reconciling(phase, message)
+    return reconciling(reason or phase, message)

@@ -102,6 +102,8 @@ class Reference(Struct, frozen=True):
     kind: Literal["Secret", "ConfigMap", "PersistentVolumeClaim", "StorageClass"]
     name: str
     field: str  # of the spec
+    file: str = ""  # one that the ConfigMap must have,
+    files: tuple[str, ...] = ()  # and those that it has, where that one is missing
 
 
 class Observed(Struct, frozen=True, kw_only=True):

@@ -12,7 +12,8 @@ from clotho.plan.wording import sentence
 _IMAGE_ERRORS: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
-_START_ERRORS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+CONFIG_ERROR: Final = "CreateContainerConfigError"  # a Secret or ConfigMap, or a key of it, is missing
+_START_ERRORS: Final = frozenset({CONFIG_ERROR, "CreateContainerError", "RunContainerError"})
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
 PULL_MINUTES: Final = 10  # that a pod tries to pull its image before it is given up
 _STUCK_AFTER: Final = 60  # seconds beyond its grace period
@@ -55,6 +56,11 @@ def pod_problem(title: str, pod: Pod, now: datetime, *, devices: str = "") -> Pr
     return _unmounted(title, pod, now)
 
 
+def lacks_config(pod: Pod) -> bool:
+    """For moments also while its node has not read what is there."""
+    return any(each.state.waiting and each.state.waiting.reason == CONFIG_ERROR for each in pod.containers)
+
+
 def _unmounted(title: str, pod: Pod, now: datetime) -> Problem | None:
     """Only events say what the kubelet lacks; the pod's own spec says what it mounts."""
     slow_at = _slow_at(pod)
@@ -63,7 +69,7 @@ def _unmounted(title: str, pod: Pod, now: datetime) -> Problem | None:
     mounted = ", ".join(dict.fromkeys(volume.title for volume in pod.spec.volumes if volume.title))
     text = (
         f"{title}: volumes or network not ready on node {pod.spec.node_name}; it mounts {mounted or 'nothing'}; "
-        f"`kubectl describe pod {pod.name}` shows what is missing"
+        f"`kubectl describe pod {pod.name} -n {pod.metadata.namespace}` shows what is missing"
     )
     return Problem(reason="CannotStart", message=sentence(text))
 
@@ -84,7 +90,7 @@ def _stuck(title: str, pod: Pod, now: datetime) -> Problem | None:
     where = f" on node {pod.spec.node_name}" if pod.spec.node_name else ""
     message = (
         f"Pod {pod.name} of {title}{where} does not terminate; if that node is gone for good, "
-        f"run `kubectl delete pod {pod.name} --force`."
+        f"run `kubectl delete pod {pod.name} -n {pod.metadata.namespace} --force`."
     )
     return Problem(reason="PodStuck", message=message)
 

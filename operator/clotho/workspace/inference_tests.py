@@ -9,6 +9,8 @@ from msgspec import Struct
 from clotho.api.inference_tests import DEFAULT_MODELS, OPENROUTER
 from clotho.api.phases import FINISHED_TEST_PHASES
 from clotho.cluster.client import Object
+from clotho.plan.references import WAITING_FOR_REFERENCES
+from clotho.plan.wording import uncapitalised
 from clotho.workspace.objects import Workspace
 
 POLL_SECONDS: Final = 2.0
@@ -55,15 +57,28 @@ class TestOrder(Struct, frozen=True, kw_only=True):
 Listener = Callable[[Object], Awaitable[None]]
 
 
+class CannotStart(Exception):  # noqa: N818 - an outcome
+    """The test names objects that do not exist. It would wait for them, the person who started it need not."""
+
+
 async def wait_for_test(workspace: Workspace, name: str, limit_seconds: float, listener: Listener) -> Object:
-    """The finished test; the listener is called with each change. Raises TimeoutError."""
+    """The finished test; the listener is called with each change. Raises TimeoutError and CannotStart."""
     known = ""
     async with asyncio.timeout(limit_seconds):
         while True:
             test = await workspace.get("InferenceTest", name)
+            if missing := _missing_references(test):
+                raise CannotStart(missing)
             if test["metadata"]["resourceVersion"] != known:
                 known = test["metadata"]["resourceVersion"]
                 await listener(test)
             if test.get("status", {}).get("phase") in FINISHED_TEST_PHASES:
                 return test
             await asyncio.sleep(POLL_SECONDS)
+
+
+def _missing_references(test: Object) -> str:
+    for condition in test.get("status", {}).get("conditions", ()):
+        if condition["reason"] == WAITING_FOR_REFERENCES:
+            return uncapitalised(condition["message"])
+    return ""

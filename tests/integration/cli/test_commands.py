@@ -144,6 +144,24 @@ async def test_a_namespace_that_does_not_exist_is_named(clotho: Clotho) -> None:
     assert (absent.code, "namespace 'nowhere' does not exist" in absent.err) == (3, True)
 
 
+async def test_a_test_whose_secret_does_not_exist_ends_at_once(
+    clotho: Clotho, cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    kubelet.description = {"name": "echo", "className": "Echo", "fields": [{"name": "group_size", "type": "integer"}]}
+    environment = {"apiVersion": "clotho.dev/v1alpha1", "kind": "Environment", "metadata": {"name": "echo"}}
+    await cluster.client.create(cluster.folder("environments"), {**environment, "spec": {"entry": "e.py"}}, Body)
+
+    async def environments() -> tuple[bool, Body]:
+        found = await cluster.get("environments", "echo")
+        return found.get("status", {}).get("message", "").startswith("Echo has"), found
+
+    await eventually("described", environments)
+    tried = await clotho("test", "echo", "--secret", "nope", "--timeout", "3600")
+    assert tried.code == 3
+    assert "Secret nope (secretName): it does not exist in this namespace" in tried.err
+    assert await cluster.all("inferencetests") == []
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 async def test_a_test_that_is_ended_by_a_signal_leaves_nothing_behind(
     clotho: Clotho, cluster: ClusterAccess, number: signal.Signals, code: int

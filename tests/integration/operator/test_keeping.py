@@ -65,7 +65,9 @@ async def test_a_finished_run_without_pods_still_has_curves_samples_and_logs(
     assert sorted(second) == ["api-server  second start", "letters-0  second start", "trainer  second start"]
     assert sorted((await clotho("run", "logs", "k")).out.splitlines()) == sorted(second)
     pointers = [event["message"] for event in await cluster.all("events") if event["reason"] == "LogsKept"]
-    assert sorted(pointers) == [f"The end of the logs is kept: clotho run logs k --attempt {n}" for n in (1, 2)]
+    assert sorted(pointers) == [
+        f"The end of the logs is kept: clotho run logs k -n {cluster.namespace} --attempt {n}" for n in (1, 2)
+    ]
 
     kept = [each["metadata"] for each in await cluster.of_run("configmaps", "k")]
     assert [each["ownerReferences"][0]["name"] for each in kept] == ["k", "k"], "deleted with the run"

@@ -402,6 +402,25 @@ async def test_inference_is_tested_with_the_edited_config(
     assert answer["summary"]["avg_accuracy"] == 0.5
 
 
+async def test_an_inference_test_without_its_secret_is_answered_at_once_and_deleted(
+    api: FakeApi, tools: Toolbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference_tests, "POLL_SECONDS", 0)
+    await tools.select_environment(SESSION, "echo")
+
+    async def wait(_: str) -> None:
+        (path,) = [path for path in api.objects if "inferencetests" in path]
+        message = "Waiting for Secret keys (secretName): it does not exist in this namespace."
+        reason = {"type": "Reconciling", "status": "True", "reason": "WaitingForReferences", "message": message}
+        api.objects[path]["status"] = {"phase": "Pending", "conditions": [reason]}
+
+    answer = await tools.test_inference(SESSION, 2, 4, ["some/model"], wait)
+    assert answer == {
+        "error": "the test cannot start: waiting for Secret keys (secretName): it does not exist in this namespace."
+    }
+    assert await api.workspace.all("InferenceTest") == []
+
+
 async def test_an_inference_test_that_takes_too_long_is_an_answer(
     api: FakeApi, tools: Toolbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

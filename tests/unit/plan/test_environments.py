@@ -134,6 +134,7 @@ def test_network_policy_precedes_the_pod_and_pod_is_deleted_once_described() -> 
     world.settle()
     assert (world.verdict, world.pod, world.pods_made) == ("Current", None, 1)
     assert world.status["fields"] == [{"name": "group_size", "type": "integer"}]
+    assert world.message == "Letters has 1 setting."
     assert world.status["described"]["image"] == PlanSettings().render.images.environment
     assert world.events == ["Described"]
 
@@ -230,7 +231,7 @@ def test_files_that_are_not_there_are_waited_for() -> None:
     world.files = None
     world.settle()
     assert (world.verdict, world.pods_made) == ("InProgress", 0)
-    assert world.message == "Waiting for the ConfigMap code."
+    assert world.message == ("Waiting for ConfigMap code (spec.configMapName): it does not exist in this namespace.")
     assert world.plan().wake_at is not None
     world.files = "hash"
     world.settle()

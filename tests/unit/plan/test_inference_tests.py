@@ -11,7 +11,7 @@ from clotho.api import inference_tests as api
 from clotho.api.environment import Environment
 from clotho.api.environment import parse as parse_environment
 from clotho.plan import inference_tests as planner
-from clotho.plan.model import Apply, Create, Delete, ObjectKey, ObjectSeen, Plan
+from clotho.plan.model import Apply, Create, Delete, ObjectKey, ObjectSeen, Plan, Reference
 from clotho.plan.ownership import owners_in
 from clotho.plan.pods import parse_pod
 from clotho.plan.settings import PlanSettings
@@ -53,6 +53,7 @@ class World:
         self.environment = seen
         self.pods: dict[str, Body] = {}
         self.objects: dict[ObjectKey, ObjectSeen] = {}
+        self.missing: tuple[Reference, ...] = ()
         self.now = START
         self.events: list[str] = []
         self.is_deleted = False
@@ -66,7 +67,7 @@ class World:
 
     def plan(self) -> Plan[Any]:
         pods = tuple(parse_pod(pod) for pod in self.pods.values())
-        seen = planner.TestSeen(pods=pods, objects=self.objects, environment=self.environment)
+        seen = planner.TestSeen(pods=pods, objects=self.objects, environment=self.environment, missing=self.missing)
         return planner.plan_test(self.test, seen, self.now, PlanSettings())
 
     def reconcile(self) -> Plan[Any]:
@@ -228,6 +229,35 @@ def test_invalid_tests_fail_without_a_pod(seen: Environment, config: Body, words
     assert words in world.status["message"]
 
 
+def test_no_pod_is_made_until_the_secrets_exist() -> None:
+    world = World(environment(), secretName="keys")
+    world.missing = (Reference("Secret", "keys", "secretName"),)
+    world.settle()
+    assert (world.phase, world.pods) == ("Pending", {})
+    assert world.status["message"] == "Waiting for Secret keys (secretName): it does not exist in this namespace."
+    assert {each["reason"] for each in world.status["conditions"]} == {"WaitingForReferences"}
+    assert world.plan().wake_at is not None, "Secrets are not watched"
+    world.missing = ()
+    world.settle()
+    assert len(world.pods) == 3
+    assert {each["reason"] for each in world.status["conditions"]} == {"Pending"}
+
+
+def test_everything_that_a_test_and_its_environment_name_is_looked_up() -> None:
+    named = environment(configMapName="code", secretName="judge", cacheClaimName="hub")
+    world = World(named, secretName="keys", models=[{"name": "a"}, {"name": "b", "secretName": "other"}])
+    found = planner.references_of_test(world.test, named)
+    assert {(each.kind, each.name, each.field) for each in found} == {
+        ("Secret", "keys", "secretName"),
+        ("Secret", "other", "models[1].secretName"),
+        ("ConfigMap", "code", "environment letters: configMapName"),
+        ("Secret", "judge", "environment letters: secretName"),
+        ("PersistentVolumeClaim", "hub", "environment letters: cacheClaimName"),
+    }
+    without = World(secretName="unused", models=[{"name": "b", "secretName": "other"}])
+    assert [each.name for each in planner.references_of_test(without.test, None)] == ["other"]
+
+
 def test_a_private_address_fails_without_a_pod() -> None:
     world = World(environmentName="", entry="letters", models=[{"name": "m", "baseUrl": "http://169.254.169.254/v1"}])
     world.settle()
@@ -288,6 +318,23 @@ def test_a_pod_that_never_runs_or_is_deleted_does_not_block_the_others() -> None
     world.settle()
     assert (world.phase, world.pods) == ("Failed", {})
     assert "0/3 nodes" in world.model(1)["error"]
+
+
+def test_a_pod_without_a_key_that_it_names_is_given_up_soon() -> None:
+    world = World(environment(), models=[{"name": "m"}], secretName="keys", timeoutSeconds=3600)
+    world.settle()
+    lacking = {"reason": "CreateContainerConfigError", "message": "couldn't find key OPENAI_API_KEY in Secret x/keys"}
+    containers = [{"name": "main", "state": {"waiting": lacking}}]
+    world.pod(0)["status"] = {"phase": "Pending", "containerStatuses": containers}
+    world.settle()
+    assert world.phase == "Pending", "its node may not have read the Secret yet"
+    wake_at = world.plan().wake_at
+    assert wake_at is not None
+    assert (wake_at - world.now).total_seconds() <= 60
+    world.now = wake_at
+    world.settle()
+    assert (world.phase, world.pods) == ("Failed", {})
+    assert "couldn't find key OPENAI_API_KEY in Secret x/keys" in world.model(0)["error"]
 
 
 def test_a_pod_without_a_termination_message_is_explained() -> None:

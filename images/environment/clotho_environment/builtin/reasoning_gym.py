@@ -1,13 +1,13 @@
 """`reasoning-gym:<task>`: any of reasoning-gym's procedurally generated tasks, scored by its own verifier."""
 
 import asyncio
-import difflib
 import warnings
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from pydantic import Field, field_validator
 
+from clotho_contract.entries import task_problem
 from clotho_environment.sdk.completion import Message
 from clotho_environment.sdk.environment import Config, Environment
 from clotho_environment.sdk.group import Group
@@ -27,15 +27,6 @@ with warnings.catch_warnings():
 CHUNK = 256  # items made at once, off the event loop
 
 
-def task_problem(task: str) -> str | None:
-    """Why there is no such task, with those of similar names, else all of them."""
-    if task in DATASETS:
-        return None
-    similar = difflib.get_close_matches(task, DATASETS, n=3)
-    hint = f"did you mean {' or '.join(similar)}?" if similar else f"its tasks: {', '.join(sorted(DATASETS))}"
-    return f"reasoning-gym has no task {task!r}; {hint}"
-
-
 class ReasoningGymConfig(Config):
     task: str = Field(description="Name of the task, such as leg_counting.")
     task_config: dict[str, Any] = Field(default_factory=dict, description="The task's own settings (difficulty, ...).")
@@ -48,7 +39,7 @@ class ReasoningGymConfig(Config):
     @field_validator("task")
     @classmethod
     def _task_exists(cls, task: str) -> str:
-        if problem := task_problem(task):
+        if problem := task_problem(task, DATASETS):
             raise ValueError(problem)
         return task
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from clotho.agent.answers import test_answer
 from clotho.api.inference_tests import TIDY_SECONDS
-from clotho.authoring.run_fields import run_fields
+from clotho.authoring.changes import is_run_field
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import read_change
 from clotho.cli.session.drafts import edited_draft, refuse
@@ -16,8 +16,9 @@ from clotho.cli.session.termination import cancelled_by_sigterm
 from clotho.cli.terminal import output, view
 from clotho.cli.terminal.screen import page_width
 from clotho.cluster.outcomes import ApiError, NotFound
+from clotho.plan.pod_problems import CONFIG_ERROR
 from clotho.workspace.drafting import fresh_name
-from clotho.workspace.inference_tests import TestOrder, wait_for_test
+from clotho.workspace.inference_tests import CannotStart, TestOrder, wait_for_test
 from clotho.workspace.objects import Workspace
 
 Answer = dict[str, Any]
@@ -28,7 +29,8 @@ async def test(options: argparse.Namespace, workspace: Workspace) -> int:
     """0 when the environment works, 1 when it does not, 6 when that is unknown after `--timeout`."""
     changes = [read_change(text) for text in options.changes]
     draft, refusals = await edited_draft(workspace, options.name, changes)
-    of_runs = [name for name, _ in changes if name in run_fields()]
+    own = {each.name for each in draft.environment.status.fields}
+    of_runs = [name for name, _ in changes if is_run_field(name) and name not in own]
     refuse(
         (f"--set {name}: this is a field of runs; a test has those of the environment" for name in of_runs), refusals
     )
@@ -67,6 +69,8 @@ async def _run(options: argparse.Namespace, workspace: Workspace, order: TestOrd
     try:
         await workspace.create("InferenceTest", name, order.spec())
         return await wait_for_test(workspace, name, options.timeout, report)
+    except CannotStart as error:
+        raise Failure(f"the test cannot start: {error}", Exit.NOT_FOUND) from None
     except TimeoutError:
         state = last or f"the operator has not started it; see: {hint(options, 'check')}"
         raise Failure(f"not finished after {view.duration(options.timeout)}: {state}", Exit.TIMEOUT) from None
@@ -119,13 +123,15 @@ def _sample_lines(sample: Answer) -> list[str]:
 
 
 def verdict(answer: Answer, secret: str) -> str:
-    """Which of the three is at fault where something is: the key, the models, or the environment."""
+    """Which of the four is at fault where something is: the key, the models, the environment, or its pods."""
     summary, message = answer["summary"], answer["message"]
     if summary["environment_works"]:
-        return f"The environment works; the best model is {summary['best_model']}. {message}".rstrip()
+        return message or "The environment works."
     if summary["models_tested"]:
-        return f"The environment runs, but no model completed all groups. {message}".rstrip()
+        return f"The environment runs. {message or 'No model made all its groups.'}"
     errors = [each["error"] or "" for each in answer["models_tested"]]
+    if errors and all(CONFIG_ERROR in error for error in errors):
+        return f"The environment was not tested: its pods lack something. {message}".rstrip()
     if not errors or not all(OF_THE_MODEL in error for error in errors):
         return f"The environment does not work yet. {message}".rstrip()
     if all("401" in error or "403" in error for error in errors):

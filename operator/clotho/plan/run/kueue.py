@@ -20,8 +20,8 @@ from clotho.api.phases import RESTING_PHASES, STARTED_PHASES, Phase
 from clotho.api.status import QUEUED
 from clotho.api.training_run import Autoscaling, EnvironmentSpec, TrainingRun
 from clotho.plan.model import Action, Apply, Create, Delete, Event, Manifest, ObjectKey
+from clotho.plan.references import LOOK_AGAIN_SECONDS
 from clotho.plan.run.placement import environment_pod_set, pod_set_name
-from clotho.plan.run.references import LOOK_AGAIN_SECONDS
 from clotho.plan.run.situation import Decision, Situation
 from clotho.plan.run.startup import render_anywhere
 from clotho.plan.run.stop import stop_pods

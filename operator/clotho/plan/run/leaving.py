@@ -101,11 +101,11 @@ def is_fetch_due(run: TrainingRun, reached: int, asked: int, asked_at: datetime 
 
 
 def logs_kept(run: TrainingRun, attempt: int) -> Event:
-    name = run.metadata.name
+    name, namespace = run.metadata.name, run.metadata.namespace
     return Event(
         type="Normal",
         reason="LogsKept",
-        message=f"The end of the logs is kept: clotho run logs {name} --attempt {attempt}",
+        message=f"The end of the logs is kept: clotho run logs {name} -n {namespace} --attempt {attempt}",
     )
 
 

@@ -1,19 +1,20 @@
-"""Secrets, ConfigMaps, claims and storage classes that a run names: looked up before a pod is made, since a pod that
-waits for one of them on its node holds its GPUs meanwhile."""
+"""Secrets, ConfigMaps, claims and storage classes that a run names."""
 
 from collections.abc import Iterator
-from typing import Final
+from pathlib import PurePosixPath
 
 from clotho.api.training_run import TrainingRun
 from clotho.plan.model import Reference
+from clotho.plan.references import LOOK_AGAIN_SECONDS, WAITING_FOR_REFERENCES, absence
 from clotho.plan.run.situation import Decision, Situation
 from clotho.plan.times import later
-
-LOOK_AGAIN_SECONDS: Final = 10  # none of them is watched
+from clotho.render.containers import ENVIRONMENT_CODE_PATH
+from clotho_contract.entries import file_of
+from clotho_contract.names import DATASET_PATH
 
 
 def references(run: TrainingRun) -> tuple[Reference, ...]:
-    return tuple(each for each in _references(run) if each.name)
+    return tuple(each for each in (*_references(run), *_files(run)) if each.name)
 
 
 def _references(run: TrainingRun) -> Iterator[Reference]:
@@ -39,17 +40,31 @@ def _references(run: TrainingRun) -> Iterator[Reference]:
         yield Reference("PersistentVolumeClaim", claim, f"environments.{asked.name}.cacheClaimName")
 
 
+def _files(run: TrainingRun) -> Iterator[Reference]:
+    """That come in a ConfigMap, where the spec alone decides which one is read."""
+    if run.spec.inline is not None and run.spec.inline.dataset.path:
+        dataset = run.spec.inline.dataset
+        path = PurePosixPath(DATASET_PATH, dataset.path)
+        if path.is_relative_to(DATASET_PATH):
+            file = str(path.relative_to(DATASET_PATH))
+            yield Reference("ConfigMap", dataset.config_map_name, "inline.dataset.path", file)
+    resolved = {each.name: each for each in run.status.resolved}
+    for asked in run.spec.environments:
+        found = resolved.get(asked.name, asked)
+        path = PurePosixPath(file_of(found.entry))
+        if not found.template and path.is_relative_to(ENVIRONMENT_CODE_PATH):
+            file = str(path.relative_to(ENVIRONMENT_CODE_PATH))
+            yield Reference("ConfigMap", found.config_map_name, f"environments.{asked.name}.entry", file)
+
+
 def wait_for_references(situation: Situation) -> Decision | None:
     missing = situation.observed.missing
     if not missing:
         return None
-    listed = ", ".join(f"{each.kind} {each.name} ({each.field})" for each in missing)
-    is_one = len(missing) == 1
-    where = "cluster" if any(each.kind == "StorageClass" for each in missing) else "namespace"
     return Decision(
         phase="Pending",
-        reason="WaitingForReferences",
-        message=f"Waiting for {listed}: {'it does' if is_one else 'they do'} not exist in this {where}.",
+        reason=WAITING_FOR_REFERENCES,
+        message=absence(missing),
         components=situation.components,
         wake_at=later(situation.now, LOOK_AGAIN_SECONDS),
     )

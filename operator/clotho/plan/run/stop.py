@@ -87,7 +87,7 @@ def _waiting_for(situation: Situation, stage: tuple[tuple[RunComponent, Pod], ..
 
 def _ending_message(situation: Situation, end: Phase) -> str:
     saved = checkpoint(situation)
-    kept = f"the checkpoint of step {saved.step} is kept" if saved else "there is no checkpoint yet"
+    kept = f"the checkpoint of step {saved.step} is kept" if saved else "there is no checkpoint"
     if situation.run.spec.storage.ephemeral:
         kept = "nothing is kept, because storage.ephemeral is true"
     if end == "Suspended":

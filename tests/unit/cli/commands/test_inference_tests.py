@@ -106,10 +106,11 @@ async def test_a_model_that_hangs_leaves_time_for_its_result(api: FakeApi, monke
     assert test["spec"]["timeoutSeconds"] == 3
 
 
-async def test_a_test_has_no_fields_of_a_run(api: FakeApi) -> None:
+@pytest.mark.parametrize("field", ["training.steps", "trainer.template"])
+async def test_a_test_has_no_fields_of_a_run(api: FakeApi, field: str) -> None:
     with pytest.raises(Failure) as failure:
-        await inference_tests.test(options("test", "echo", "--set", "training.steps=3"), api.workspace)
-    assert "--set training.steps: this is a field of runs" in str(failure.value)
+        await inference_tests.test(options("test", "echo", "--set", f"{field}=3"), api.workspace)
+    assert f"--set {field}: this is a field of runs" in str(failure.value)
     assert not any(request.startswith("create") for request in api.requests)
 
 
@@ -138,7 +139,8 @@ UNREACHABLE = "InferenceUnavailableError: no answer from the inference server at
 @pytest.mark.parametrize(
     ("tested", "errors", "blamed"),
     [
-        (1, [None, "x"], "The environment runs, but no model completed all groups."),
+        (1, [None, "x"], "The environment runs. No model made all its groups."),
+        (0, ["The pod cannot be started (CreateContainerConfigError): no key x."], "its pods lack something."),
         (0, [UNAUTHORIZED], "the models' API rejected the key. Check the key OPENAI_API_KEY in Secret keys."),
         (0, [UNREACHABLE, UNAUTHORIZED], "no model answered. Check --base-url and --model."),
         (0, ["KeyError: 'answer' (env.py:3)", UNREACHABLE], "The environment does not work yet."),
@@ -149,6 +151,12 @@ def test_the_summary_names_the_cause_of_failure(tested: int, errors: list[str | 
     summary = {"environment_works": False, "best_model": None, "models_tested": tested}
     answer = {"summary": summary, "message": "", "models_tested": [{"error": each} for each in errors]}
     assert blamed in inference_tests.verdict(answer, "keys")
+
+
+def test_a_success_is_reported_once() -> None:
+    message = "The environment works: 1 of 1 model, best m."
+    answer = {"summary": {"environment_works": True}, "message": message, "models_tested": []}
+    assert inference_tests.verdict(answer, "keys") == message
 
 
 async def test_an_inference_test_that_cannot_be_deleted_expires(

@@ -110,6 +110,7 @@ def test_a_run_created_suspended_or_stopped_creates_nothing() -> None:
         world = World(minimal_spec(**{ask: True}))
         world.settle()
         assert (world.phase, world.pods, world.objects) == (end, {}, {})
+        assert world.now_status.message.startswith(f"{end}; there is no checkpoint.")
 
 
 def test_completion_requires_a_finished_trainer_and_all_steps() -> None:

@@ -1,5 +1,7 @@
 """What a run names and does not exist is named with its kind, before any pod holds a GPU."""
 
+import pytest
+
 from clotho.plan.model import Reference
 from clotho.plan.run.references import references
 from unit.plan.run.test_policies import policy
@@ -31,6 +33,7 @@ def test_every_object_that_a_run_names_is_looked_up() -> None:
     }
     assert {each.field for each in references(run_of(CASES["inline"]))} == {
         "inline.dataset.configMapName",
+        "inline.dataset.path",
         "inline.code.claimName",
     }
     assert references(run_of(CASES["smallest"])) == ()
@@ -51,6 +54,34 @@ def test_no_pod_is_made_until_everything_exists() -> None:
     assert world.pods
 
 
+@pytest.mark.parametrize(
+    ("entry", "file"),
+    [
+        ("/environment/mine.py", "mine.py"),
+        ("/environment/mine.py:Mine", "mine.py"),
+        ("atropos:/environment/mine.py", "mine.py"),
+        ("/opt/mine.py", None),
+        ("mine:Mine", None),
+    ],
+)
+def test_files_of_config_maps_are_looked_up(entry: str, file: str | None) -> None:
+    environments = [{"name": "mine", "entry": entry, "configMapName": "code"}]
+    found = [each for each in references(run_of(CASES["smallest"] | {"environments": environments})) if each.file]
+    expected = Reference("ConfigMap", "code", "environments.mine.entry", file) if file else None
+    assert found == ([expected] if expected else [])
+
+
+def test_a_missing_file_is_named_with_the_nearest_one() -> None:
+    world = World(minimal_spec())
+    world.missing = (Reference("ConfigMap", "code", "environments.mine.entry", "min.py", ("mine.py", "data.json")),)
+    world.settle()
+    assert (world.phase, world.pods) == ("Pending", {})
+    assert world.now_status.message == (
+        "Waiting for file min.py of ConfigMap code (environments.mine.entry): it does not exist in this namespace; "
+        "did you mean mine.py?"
+    )
+
+
 def test_a_missing_storage_class_is_named() -> None:
     world = World(minimal_spec())
     world.missing = (Reference("StorageClass", "fast", "storage.storageClassName"),)
@@ -65,6 +96,30 @@ def test_an_unknown_entry_is_refused_with_the_nearest_one() -> None:
     world.settle()
     assert (world.phase, world.pods) == ("Pending", {})
     assert "environments.mine.entry: leters is not an entry; did you mean letters?" in world.now_status.message
+
+
+MISSPELT = {"name": "gym", "entry": "reasoning-gym:chain_sun"}
+
+
+def test_a_misspelt_reasoning_gym_task_is_refused_with_the_nearest_one() -> None:
+    for more in ({}, {"template": {"spec": {"nodeSelector": {"disk": "ssd"}}}}):
+        world = World(minimal_spec(environments=[MISSPELT | more]))
+        world.settle()
+        assert (world.phase, world.pods) == ("Pending", {})
+        problem = "environments.gym.entry: reasoning-gym has no task 'chain_sun'; did you mean chain_sum"
+        assert problem in world.now_status.message
+        world.change_spec(environments=[MISSPELT | more | {"entry": "reasoning-gym:chain_sum"}])
+        world.settle()
+        assert world.pods
+
+
+def test_a_task_of_another_reasoning_gym_is_not_judged() -> None:
+    pinned = f"reasoning-gym==9.9.9 --hash=sha256:{'0' * 64}"
+    egress = [{"cidr": "203.0.113.0/24"}]
+    for more in ({"image": "ours:1"}, {"requirements": [pinned], "egress": egress}):
+        world = World(minimal_spec(environments=[MISSPELT | more]))
+        world.settle()
+        assert world.pods
 
 
 def test_the_environment_of_that_name_is_offered() -> None:

@@ -238,7 +238,7 @@ def test_volumes_that_are_not_ready_are_named_after_a_while() -> None:
     world.settle()
     assert world.now_status.message == (
         "The trainer: volumes or network not ready on node gpu-1; it mounts ConfigMap rewards; "
-        f"`kubectl describe pod {world.named('trainer')}` shows what is missing."
+        f"`kubectl describe pod {world.named('trainer')} -n team` shows what is missing."
     )
     unprepared["status"] = "True"
     world.settle()
@@ -260,6 +260,7 @@ def test_a_pod_that_does_not_end_is_reported_and_never_forced() -> None:
     world.advance(400)
     world.settle()
     assert "on node lost-node does not terminate" in world.now_status.message
+    assert f"`kubectl delete pod {world.named('trainer')} -n team --force`" in world.now_status.message
     assert world.plan().actions == ()
 
 
