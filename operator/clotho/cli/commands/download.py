@@ -62,7 +62,8 @@ def checkpoint_source(run: Object) -> Source:
     name, status = run["metadata"]["name"], run.get("status", {})
     path = (status.get("results") or {}).get("path") or (status.get("checkpoint") or {}).get("path", "")
     if not path:
-        raise Failure(f"run {name} has no checkpoint yet", Exit.NOT_FOUND)
+        yet = "" if view.is_finished(run) else " yet"
+        raise Failure(f"run {name} has no checkpoint{yet}", Exit.NOT_FOUND)
     if run["spec"].get("storage", {}).get("ephemeral"):
         raise Failure(f"run {name} has ephemeral storage: its checkpoints are lost with its pods", Exit.REFUSED)
     if not PurePosixPath(path).is_relative_to(DATA_PATH):

@@ -24,6 +24,10 @@ def complete(situation: Situation) -> Decision:
     return Decision(
         phase="Completed",
         reason="Completed",
-        message=f"Completed all {situation.total_steps} steps; {checkpoint}.",
+        message=f"Completed {_all(situation.total_steps)}; {checkpoint}.",
         components=situation.components,
     )
+
+
+def _all(steps: int) -> str:
+    return "its only step" if steps == 1 else f"all {steps} steps"

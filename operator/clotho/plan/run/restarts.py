@@ -43,9 +43,14 @@ def decide_restart(failure: Failure, record: ComponentStatus, budget: Restarts, 
     if failure.is_free_as_reported:
         return _restart_ever_more_slowly(failure, record, budget, now)
     if record.failures >= budget.limit:
-        used = f"all {budget.limit} restarts are used" if budget.limit else "restarts.limit is 0"
-        return GiveUp(failure.reason, f"{failure.explanation}; {used}")
+        return GiveUp(failure.reason, f"{failure.explanation}; {_all_used(budget.limit)}")
     return RestartAt(later(now, backoff(record.failures, budget.backoff_seconds, failure.pod.uid)), is_counted=True)
+
+
+def _all_used(limit: int) -> str:
+    if limit == 1:
+        return "its only restart is used"
+    return f"all {limit} restarts are used" if limit else "restarts.limit is 0"
 
 
 def _restart_ever_more_slowly(

@@ -132,6 +132,13 @@ def test_completion_requires_a_finished_trainer_and_all_steps() -> None:
     assert world.now_status.progress.percent == 100
 
 
+def test_a_run_of_one_step_completes_its_only_one() -> None:
+    world = running_world(training={"steps": 1})
+    world.make_progress(1, "finished", total_steps=1, checkpoint=CheckpointInfo(step=1, path="/x/1"))
+    world.settle()
+    assert world.now_status.message == "Completed its only step; the final checkpoint is written."
+
+
 def test_a_trainer_that_finishes_between_two_probes_completes_with_its_final_figures() -> None:
     world = running_world()
     world.make_progress(90, reward_mean=0.5)

@@ -194,4 +194,4 @@ def test_stalls_use_up_the_budget() -> None:
             world.settle()
     assert world.phase == "Failed"
     assert "No step since" in world.now_status.message
-    assert "all 1 restarts are used" in world.now_status.message
+    assert "its only restart is used" in world.now_status.message
