@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from clotho_contract.history import LOG_KEY
@@ -32,6 +34,24 @@ def as_json(component: str, line: str) -> str:
     """One JSON object for each line, whatever the pod printed."""
     entry = _entry(line)
     return json.dumps({"component": component, **({"message": line} if entry is None else entry)})
+
+
+def not_older(lines: Sequence[str], than: datetime) -> Sequence[str]:
+    """From the first such line on; those without a time belong to the one before."""
+    for number, line in enumerate(lines):
+        written = _written_at(line)
+        if written is not None and written >= than:
+            return lines[number:]
+    return ()
+
+
+def _written_at(line: str) -> datetime | None:
+    entry = _entry(line)
+    try:
+        time = datetime.fromisoformat(str(entry["time"])) if entry is not None else None
+    except ValueError:
+        return None
+    return time if time is not None and time.tzinfo is not None else None
 
 
 def _entry(line: str) -> dict[str, Any] | None:

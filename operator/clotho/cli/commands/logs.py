@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from clotho.api.history import KeptLog
@@ -13,7 +14,7 @@ from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output
 from clotho.cluster.outcomes import ApiError
 from clotho.workspace.history import component_of_title, kept_logs_of, of_last_attempt
-from clotho.workspace.log_lines import as_json, readable
+from clotho.workspace.log_lines import as_json, not_older, readable
 from clotho.workspace.logs import MAIN, component_of, pod_title, read_log
 from clotho.workspace.objects import Workspace
 
@@ -61,7 +62,9 @@ def _nothing(options: argparse.Namespace) -> str:
 
 def _print_kept(log: KeptLog, options: argparse.Namespace) -> None:
     title = log.title if log.container == MAIN else f"{log.title}/{log.container}"
-    lines = log.text.splitlines()
+    lines: Sequence[str] = log.text.splitlines()
+    if options.since:
+        lines = not_older(lines, datetime.now(UTC) - timedelta(seconds=options.since))
     for line in lines[-options.tail :] if options.tail else lines:
         _print_line(title, line, options)
 

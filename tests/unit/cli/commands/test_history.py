@@ -1,6 +1,7 @@
 """`run plot`, `run samples` and `run logs` of a run whose pods are gone."""
 
 import argparse
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
 
@@ -99,6 +100,21 @@ async def test_kept_logs_are_printed_when_the_pods_are_gone(
     keep(api, "logs", kept_logs())
     assert await logs.logs(options("logs", *words), api.workspace) == Exit.OK
     assert capsys.readouterr().out.splitlines() == printed
+
+
+async def test_kept_lines_can_be_too_old(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    now = datetime.now(UTC)
+    ages = {"old": 7200, "new": 60}
+    lines = [
+        msgspec.json.encode({"time": (now - timedelta(seconds=age)).isoformat(), "level": "info", "message": name})
+        for name, age in ages.items()
+    ]
+    text = "\n".join([*(line.decode() for line in lines), "plain", '{"time": "x", "level": "info", "message": "odd"}'])
+    keep(api, "logs", log_data((KeptLog(attempt=2, restarts=0, title="trainer", container="main", text=text),)))
+    assert await logs.logs(options("logs", "--since", "1h"), api.workspace) == Exit.OK
+    printed = capsys.readouterr().out
+    assert "old" not in printed
+    assert [line.split()[-1] for line in printed.splitlines()] == ["new", "plain", "odd"]
 
 
 async def test_kept_logs_and_curves_are_downloaded(api: FakeApi, tmp_path: Path) -> None:
