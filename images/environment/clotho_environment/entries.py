@@ -57,10 +57,10 @@ def find_entry(entry: str) -> NativeEntry | AtroposEntry:
 
 def _reasoning_gym(task: str) -> NativeEntry:
     try:
-        from clotho_environment.builtin.reasoning_gym import DATASETS, ReasoningGym
+        from clotho_environment.builtin.reasoning_gym import TASKS, ReasoningGym
     except ImportError as error:
         raise EntryError(str(error)) from error
-    if problem := task_problem(task, DATASETS):
+    if problem := task_problem(task, TASKS):
         raise EntryError(problem)
     return NativeEntry(ReasoningGym, {"task": task})
 

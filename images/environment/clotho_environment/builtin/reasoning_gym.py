@@ -24,6 +24,7 @@ with warnings.catch_warnings():
             "this image has no reasoning-gym; install the extra clotho-rl[environment-reasoning-gym]"
         ) from error
 
+TASKS = frozenset[str](DATASETS)
 CHUNK = 256  # items made at once, off the event loop
 
 
@@ -39,7 +40,7 @@ class ReasoningGymConfig(Config):
     @field_validator("task")
     @classmethod
     def _task_exists(cls, task: str) -> str:
-        if problem := task_problem(task, DATASETS):
+        if problem := task_problem(task, TASKS):
             raise ValueError(problem)
         return task
 
