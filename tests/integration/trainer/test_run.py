@@ -76,6 +76,9 @@ async def test_a_run_trains_saves_and_writes_its_termination_message(model: Path
     summary = json.loads((checkpoint / "training_config.json").read_text())
     assert summary["step"] == 5
     assert summary["config"]["training"]["learningRate"] == 0.01
+    card = (checkpoint / "README.md").read_text()
+    assert "| steps | 5 of 5 |" in card
+    assert "More Information Needed" not in card
     offline = list((tmp_path / "data" / "wandb").glob("wandb/offline-run-*/*.wandb"))
     assert len(offline) == 1, "the real package wrote the run"
     await until(lambda: b"reward/mean" in offline[0].read_bytes())  # its own process writes, a moment later

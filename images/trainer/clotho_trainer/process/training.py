@@ -17,6 +17,7 @@ from clotho_contract.progress import HistorySample
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import is_out_of_memory, model_too_large
 from clotho_trainer.hardware import gpus
+from clotho_trainer.model.licence import base_licence
 from clotho_trainer.process.place import ALONE, Place
 from clotho_trainer.reporting import trackers
 from clotho_trainer.reporting.board import Board
@@ -63,6 +64,7 @@ class Training:
         board.recorder = Recorder(data / FILE, config.run.id)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="training")
         self._source_state: dict[str, Any] = {}
+        self._base_licence = ""
         self.backend: Backend
         self._tracker: Tracker
 
@@ -101,6 +103,7 @@ class Training:
                 self._executor,
             )
             loop.copies = self._copier()
+            loop.base_licence = self._base_licence
             async with follow(self._board, shows_bar or sys.stdout.isatty()):
                 termination = await loop.run(stop)
             exit_code = 0
@@ -121,6 +124,7 @@ class Training:
         bucket.restore(self._config, self._checkpoints.folder, has_own=bool(self._checkpoints.own()))
         start = starting_point(self._checkpoints, self._config)  # before minutes of loading
         backend = make_backend(self._config, self._data)
+        self._base_licence = base_licence(self._config.model)
         if start is not None:
             known = msgspec.json.decode((start.path / SUMMARY).read_bytes(), type=_Summary)
             backend.restore(start.path, start.step)

@@ -20,6 +20,7 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.reporting.history import ScoredAnswers
 from clotho_trainer.reporting.tracking import Sample, Tracker
+from clotho_trainer.training import model_card
 from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.batch import Batch, prepare
 from clotho_trainer.training.checkpoints import SUMMARY, Checkpoints
@@ -55,6 +56,7 @@ class TrainingLoop:
         self._tracker = tracker
         self._executor = executor
         self.copies: Copies = NoCopies()
+        self.base_licence = ""  # as the base model's card names it
         self._saved = backend.version
         self._last_step_ended = time.monotonic()
         self._evaluated_at = 0.0
@@ -231,6 +233,9 @@ class TrainingLoop:
             "source": self._source.state(),
         }
         (folder / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+        history = self._board.progress.history
+        card = model_card.model_card(self._config, self._backend.version, history, self.base_licence)
+        (folder / model_card.FILE).write_text(card)  # in the place of a library's, which is a form to fill in
 
     async def _follow_wanted_steps(self) -> None:
         """`training.steps` may be raised or lowered while the run goes on; nothing else may."""
