@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from clotho_dev.cluster import binaries
+from clotho_dev.cluster import crds as other_crds
 from clotho_dev.cluster import kueue as kueue_programs
 from clotho_dev.cluster.control_plane import PROGRAMS, ControlPlane
 from clotho_dev.cluster.kubectl import Kubectl
@@ -52,9 +53,9 @@ def crds(kubectl: Kubectl) -> None:
 @pytest.fixture(scope="module")
 def kueue_crds(kubectl: Kubectl) -> Iterator[Kueue]:
     found = kueue_programs.find()
-    kueue_programs.install_crds(found, kubectl)
+    other_crds.install(kubectl, [found.crds])
     yield found
-    kubectl.run("delete", f"--filename={found.crds}", "--wait")
+    other_crds.remove(kubectl, [found.crds])
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +14,12 @@ import yaml
 
 from clotho_dev.cluster import binaries, gobuild
 from clotho_dev.cluster.control_plane import LOOPBACK, ControlPlane, answers
-from clotho_dev.cluster.failure import ClusterError
-from clotho_dev.cluster.kubectl import Kubectl, KubectlError
 from clotho_dev.cluster.locks import only_one
 from clotho_dev.cluster.process import Component, Processes
 from clotho_dev.ports import free_port
 
 VERSION = "0.18.4"  # as in dev/kueue/go.mod
 FRAMEWORK = "TrainingRun.v1alpha1.clotho.dev"
-SERVED_SECONDS = 60.0
 _CRDS = Path("config", "components", "crd", "bases")
 
 
@@ -53,26 +49,6 @@ def _copy(source: Path, target: Path) -> None:
         for file in source.glob("*.yaml"):
             shutil.copyfile(file, copy / file.name)
         copy.rename(target)
-
-
-def install_crds(kueue: Kueue, kubectl: Kubectl) -> None:
-    """Until each kind can be listed: a CRD that is established refuses requests for another moment."""
-    kubectl.run("apply", "--server-side", f"--filename={kueue.crds}")
-    deadline = time.monotonic() + SERVED_SECONDS
-    for file in sorted(kueue.crds.glob("*.yaml")):
-        group, _, plural = file.stem.partition("_")
-        while not _is_served(kubectl, f"/apis/{group}/v1beta2/{plural}"):
-            if time.monotonic() > deadline:
-                raise ClusterError(f"the API server did not serve {plural}.{group} in {SERVED_SECONDS:.0f} s")
-            time.sleep(0.1)
-
-
-def _is_served(kubectl: Kubectl, path: str) -> bool:
-    try:
-        kubectl.run("get", "--raw", path)
-    except KubectlError:
-        return False
-    return True
 
 
 def start(kueue: Kueue, control_plane: ControlPlane, processes: Processes) -> None:

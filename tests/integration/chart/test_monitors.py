@@ -1,16 +1,14 @@
 """The chart's monitors and alerts against the Prometheus Operator's own CRDs, which come from the Go module proxy."""
 
-import json
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from clotho_dev.cluster import crds as other_crds
 from clotho_dev.cluster.kubectl import Kubectl
+from rig import go_modules
 
 Render = Callable[..., list[dict[str, Any]]]
 MODULE = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
@@ -19,22 +17,12 @@ KINDS = ("PodMonitor", "PrometheusRule", "ServiceMonitor")
 
 
 @pytest.fixture(scope="module")
-def crds(kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("without Go the Prometheus Operator's CRDs cannot be fetched")
-    folder = tmp_path_factory.mktemp("elsewhere")  # outside the repository's own Go module
-    done = subprocess.run(
-        [go, "mod", "download", "-json", MODULE], cwd=folder, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        pytest.skip(f"the Prometheus Operator's CRDs cannot be fetched: {done.stdout}{done.stderr}")
-    source = Path(json.loads(done.stdout)["Dir"]) / "example" / "prometheus-operator-crd"
-    files = [f"--filename={source}/monitoring.coreos.com_{plural}.yaml" for plural in PLURALS]
-    kubectl.run("apply", "--server-side", *files)
-    kubectl.run("wait", "--for=condition=Established", *(f"crd/{plural}.monitoring.coreos.com" for plural in PLURALS))
+def crds(kubectl: Kubectl) -> Iterator[None]:
+    source = go_modules.fetch(MODULE) / "example" / "prometheus-operator-crd"
+    files = [source / f"monitoring.coreos.com_{plural}.yaml" for plural in PLURALS]
+    other_crds.install(kubectl, files)
     yield
-    kubectl.run("delete", *files)
+    other_crds.remove(kubectl, files)
 
 
 def check(kubectl: Kubectl, objects: list[dict[str, Any]]) -> None:
