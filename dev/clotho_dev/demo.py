@@ -39,9 +39,13 @@ def main() -> int:
             prepare()
         kubeconfig = chosen.up()
         kubectl = Kubectl(binaries.find(["kubectl"])["kubectl"], kubeconfig)
+        namespaces = [NAMESPACE] if chosen.name == "current" else []  # a cluster of others: no rights beyond the demo's
+        if namespaces:
+            chart.require_own(kubeconfig, namespaces)
         images = chosen.provide_images(cluster_images.NAMES)
-        chart.install(kubeconfig, images, EVERY_SECOND)
-        start_run(kubectl)
+        create_namespace(kubectl)
+        chart.install(kubeconfig, images, EVERY_SECOND, {"namespaces": namespaces})
+        start_run(kubectl.in_namespace(NAMESPACE))
         run = watch(kubectl.in_namespace(NAMESPACE))
     except KeyboardInterrupt:
         say("\nStopping and cleaning up ...")
@@ -65,13 +69,15 @@ def prepare() -> None:
     building.wait()
 
 
-def start_run(kubectl: Kubectl) -> None:
+def create_namespace(kubectl: Kubectl) -> None:
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})
-    inside = kubectl.in_namespace(NAMESPACE)
-    remove_run(inside)
+
+
+def start_run(kubectl: Kubectl) -> None:
+    remove_run(kubectl)
     say(f"kubectl apply -n {NAMESPACE} -f {EXAMPLE.relative_to(REPOSITORY)}\n")
-    inside.apply(EXAMPLE.read_text())
+    kubectl.apply(EXAMPLE.read_text())
 
 
 def remove_run(kubectl: Kubectl) -> None:
@@ -102,12 +108,31 @@ def print_results(run: Mapping[str, Any], kubeconfig: Path, cluster: str) -> Non
     print("\n" + "\n".join(view.results_view(run)))
     print(f"""
 Next:
-{path_hint()}  export KUBECONFIG={kubeconfig}
-  kubectl get trainingruns -A
+{path_hint()}{kubeconfig_hint(cluster, kubeconfig)}  kubectl get trainingruns -A
   kubectl describe trainingrun {RUN} -n {NAMESPACE}
   kubectl logs -n {NAMESPACE} -l clotho.dev/run={RUN} --prefix --tail=5
 Clean up:
-  {"make cluster-down" if cluster != "current" else f"kubectl delete namespace {NAMESPACE} {chart.NAMESPACE}"}""")
+{clean_up_hint(cluster)}""")
+
+
+def kubeconfig_hint(cluster: str, kubeconfig: Path) -> str:
+    """Empty where kubectl uses that cluster anyway."""
+    return "" if cluster == "current" else f"  export KUBECONFIG={kubeconfig}\n"
+
+
+def clean_up_hint(cluster: str) -> str:
+    """In this order: the operator removes what the run has, and the chart keeps its CRDs."""
+    by_cluster = {
+        "embedded": ["make cluster-down"],
+        "kind": ["CLUSTER=kind make cluster-down"],
+        "current": [
+            f"kubectl delete namespace {NAMESPACE}",
+            f"helm uninstall {chart.RELEASE} --namespace {chart.NAMESPACE}",
+            f"kubectl delete namespace {chart.NAMESPACE}",
+            "kubectl delete -f crds      # with every TrainingRun in the cluster",
+        ],
+    }
+    return "\n".join(f"  {line}" for line in by_cluster[cluster])
 
 
 def path_hint() -> str:

@@ -34,3 +34,21 @@ def install(
         done = subprocess.run(argv, input=json.dumps(values), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ClusterError(f"helm could not install the chart: {done.stderr.strip()}")
+
+
+def require_own(kubeconfig: Path, namespaces: list[str]) -> None:
+    """Refuses a release that is not for these namespaces alone: an installation would replace its settings."""
+    helm = binaries.find(["helm"])["helm"]
+    argv = [str(helm), "get", "values", RELEASE, f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}"]
+    done = subprocess.run([*argv, "--output=json"], capture_output=True, text=True, check=False)
+    if done.returncode != 0 and "not found" in done.stderr:
+        return
+    if done.returncode != 0:
+        raise ClusterError(f"helm could not look for the release {RELEASE}: {done.stderr.strip()}")
+    values = json.loads(done.stdout) or {}
+    if values.get("runs", {}).get("namespaces") != namespaces:
+        raise ClusterError(
+            f"Clotho is installed in this cluster already, as release {RELEASE} in {NAMESPACE}, whose settings would be"
+            f" replaced: apply a run of examples/cpu-quickstart to it, or remove it first with"
+            f" `helm uninstall {RELEASE} --namespace {NAMESPACE}`"
+        )

@@ -20,6 +20,7 @@ from clotho_dev.release import builders, destination, push
 
 KIND_CLUSTER = "clotho"
 CHOICES = ("embedded", "kind", "current")
+ANSWER_SECONDS = 15
 
 
 class Target(Protocol):
@@ -95,9 +96,16 @@ class Current:
     name = "current"
 
     def up(self) -> Path:
-        context = _run(str(binaries.find(["kubectl"])["kubectl"]), "config", "current-context").strip()
+        """The context of this moment, in a file: a switch to another one meanwhile does not redirect what follows."""
+        kubectl = str(binaries.find(["kubectl"])["kubectl"])
+        context = _run(kubectl, "config", "current-context").strip()
+        kubeconfig = Folder("current").kubeconfig
+        kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+        kubeconfig.touch(mode=0o600)
+        kubeconfig.write_text(_run(kubectl, "config", "view", "--minify", "--flatten", "--raw"))
         say(f"Using the current kubectl context {context!r}.")
-        return Path(os.environ.get("KUBECONFIG", "~/.kube/config")).expanduser()
+        _run(kubectl, "get", "namespaces", "--output=name", f"--request-timeout={ANSWER_SECONDS}s")
+        return kubeconfig
 
     def provide_images(self, names: Iterable[str] = images.NAMES) -> Mapping[str, str]:
         registry = os.environ.get("REGISTRY")

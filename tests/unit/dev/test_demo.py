@@ -29,3 +29,16 @@ def test_the_first_run_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> N
     assert str(overall) == "[6 of about 15 min] "
     now = 19.5 * 60.0
     assert str(overall) == "[20 of about 20 min] "
+
+
+@pytest.mark.parametrize(
+    ("cluster", "first", "exports"),
+    [
+        ("embedded", "  make cluster-down", True),
+        ("kind", "  CLUSTER=kind make cluster-down", True),
+        ("current", "  kubectl delete namespace clotho-demo", False),
+    ],
+)
+def test_cleaning_up_fits_the_cluster(cluster: str, first: str, exports: bool) -> None:
+    assert demo.clean_up_hint(cluster).splitlines()[0] == first
+    assert bool(demo.kubeconfig_hint(cluster, Path("kubeconfig"))) is exports
