@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from clotho_dev.cluster.binaries import cache_folder
 from clotho_dev.cluster.console import Step
 from clotho_dev.cluster.failure import ClusterError
+
+SHOW_SECONDS = 0.5
 
 
 def storage() -> Path:
@@ -37,20 +42,42 @@ def buildah(command: str, *arguments: str, check: bool = True) -> str:
     return done.stdout
 
 
-def stream(argv: list[str], progress: Step) -> None:
-    """Shows the tool's newest line; on failure, the end of its output."""
+def follow(argv: list[str], progress: Step) -> tuple[int, list[str]]:
+    """Shows the tool's newest line; the exit code and the end of its output."""
     process = subprocess.Popen(argv, text=True, errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     lines: list[str] = []
     try:
-        for line in process.stdout or []:
-            if line.strip():
-                lines = [*lines[-30:], line.strip()]
-                progress.update(lines[-1])
-        code = process.wait()
+        with _repeating(lambda: progress.update(lines[-1] if lines else "starting")):
+            for line in process.stdout or []:
+                if line.strip():
+                    lines[:] = [*lines[-30:], line.strip()]
+        return process.wait(), lines
     except BaseException:
         process.kill()
         process.wait()
         raise
+
+
+@contextmanager
+def _repeating(show: Callable[[], None]) -> Iterator[None]:
+    """Also while the tool prints nothing, as during the minutes in which it compresses a large layer."""
+    is_over = threading.Event()
+
+    def repeat() -> None:
+        while not is_over.wait(SHOW_SECONDS):
+            show()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def stream(argv: list[str], progress: Step) -> None:
+    code, lines = follow(argv, progress)
     if code == 0:
         return
     if any("no space left on device" in text.lower() for text in lines):

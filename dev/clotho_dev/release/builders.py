@@ -19,6 +19,7 @@ from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.release.destination import refusal
 
 NAMES = ("buildah", "podman", "docker")
+LAYERS = ("--format=oci", "--compression-format=zstd")  # gzip takes minutes for the trainer's seven gigabytes
 
 
 class Builder(Protocol):
@@ -71,7 +72,7 @@ class Buildah:
             buildah.buildah("rm", container)
 
     def push(self, reference: str, *, plain_http: bool) -> str:
-        return _push_with_digest_file(buildah.argv_of("push", "--format=oci"), self.program, reference, plain_http)
+        return _push_with_digest_file(buildah.argv_of("push", *LAYERS), self.program, reference, plain_http)
 
     def forget(self, reference: str) -> None:
         """The layers stay, with the tag that `make images` gave them."""
@@ -106,7 +107,7 @@ class Client:
 
     def push(self, reference: str, *, plain_http: bool) -> str:
         if self.program == "podman":
-            return _push_with_digest_file(["podman", "push", "--format=oci"], self.program, reference, plain_http)
+            return _push_with_digest_file(["podman", "push", *LAYERS], self.program, reference, plain_http)
         return digest_in(_push(["docker", "push", reference], "docker", reference))
 
     def forget(self, reference: str) -> None:
@@ -130,7 +131,9 @@ def _push_with_digest_file(argv: list[str], program: str, reference: str, plain_
 
 
 def _push(argv: list[str], program: str, reference: str) -> str:
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ClusterError(refusal(reference, program, done.stderr))
-    return done.stdout
+    with step(f"Pushing {reference}") as progress:
+        code, lines = buildah.follow(argv, progress)
+        output = "\n".join(lines)
+        if code != 0:
+            raise ClusterError(refusal(reference, program, output))
+    return output

@@ -13,7 +13,6 @@ import yaml
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster import images
 from clotho_dev.cluster.chart import IMAGE_KEYS
-from clotho_dev.cluster.console import step
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.release import destination, sbom
 from clotho_dev.release.builders import Builder
@@ -65,8 +64,7 @@ def push(
         for name in names:
             reference = to.reference(name, tag)
             builder.build(name, reference, source.labels(tag))
-            with step(f"Pushing {reference}"):
-                digests[name] = builder.push(reference, plain_http=to.plain_http)
+            digests[name] = builder.push(reference, plain_http=to.plain_http)
             about = sbom.Image(name, f"{to.address}/{name}", digests[name], tag, source.created)
             write_bill(dist, about, builder.run_python(reference, sbom.LISTING))
             builder.forget(reference)
