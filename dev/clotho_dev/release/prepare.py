@@ -31,6 +31,7 @@ IMAGES = {  # files that name images of the release, and how many
     "examples/atropos/atropos.yaml": 1,
     "examples/own-environment/image/Containerfile": 1,
     "examples/tinker/tinker.yaml": 1,
+    "examples/verifiers/letters.yaml": 1,
     "examples/verifiers/verifiers.yaml": 1,
 }
 FILES = (PYPROJECT, LOCK, CHART, VALUES, CHANGELOG, *IMAGES)

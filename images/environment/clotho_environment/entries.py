@@ -70,6 +70,10 @@ def _verifiers(taskset: str) -> NativeEntry:
         from clotho_environment.builtin.verifiers import Verifiers
     except ImportError as error:
         raise EntryError(str(error)) from error
+    if taskset.endswith(".py"):
+        path = _existing(Path(taskset))
+        _search_in(path.parent)
+        taskset = path.stem
     return NativeEntry(Verifiers, {"taskset": taskset})
 
 
@@ -79,11 +83,15 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _load_file(path: Path) -> ModuleType:
-    """Import by path, under the file's own name so that pickling and siblings work as if it were run from there."""
-    directory = str(path.parent.resolve())
+def _search_in(folder: Path) -> None:
+    directory = str(folder.resolve())
     if directory not in sys.path:
         sys.path.insert(0, directory)
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Import by path, under the file's own name so that pickling and siblings work as if it were run from there."""
+    _search_in(path.parent)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise EntryError(f"{path} is not a Python file")

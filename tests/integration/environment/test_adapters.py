@@ -1,12 +1,15 @@
 """Environments of reasoning-gym and verifiers, through `process` and a stand-in for the policy."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from clotho_environment.entries import EntryError, find_entry
 from integration.environment.commands import command
 from integration.environment.stand_ins import InferenceStandIn, started
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "verifiers" / "letters_v1.py"
 
 
 @pytest.fixture
@@ -63,6 +66,16 @@ async def test_a_verifiers_taskset_is_played_and_scored_by_its_own_rewards(tmp_p
     assert missed["generation_params"] == {"policy_version": 3}
     assert inference.bodies[0]["max_tokens"] == 5
     assert inference.bodies[0]["messages"][0] == {"role": "system", "content": "be loud"}
+
+
+async def test_a_verifiers_taskset_may_be_a_file(tmp_path, inference):
+    """As in a ConfigMap, where nothing is installed."""
+    pytest.importorskip("verifiers", reason="the extra environment-verifiers is not installed")
+    inference.reply = lambda prompt: "b" * 8 if "b>" in prompt else "a"
+    settings = ["group_size=2", "taskset_config={letters: ab}"]
+    async with process(tmp_path, inference, f"verifiers:{EXAMPLE}", *settings) as running:
+        groups = await groups_of(running)
+    assert sorted(tuple(group["scores"]) for group in groups) == [(0.125, 0.125), (1.0, 1.0)]
 
 
 async def test_an_unknown_verifiers_taskset_is_named(tmp_path, inference):
