@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clotho.authoring.differences import differences, flat
+from clotho.cli.commands.copies import plain_spec
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output, view
@@ -23,7 +24,7 @@ async def compare(options: argparse.Namespace, workspace: Workspace) -> int:
         raise Failure("name two or more runs to compare", Exit.USAGE)
     runs = [await find_run(workspace, name) for name in names]
     results = {name: _results(run) for name, run in zip(names, runs, strict=True)}
-    settings = differences([flat(run["spec"]) for run in runs])
+    settings = differences([flat(plain_spec(run)) for run in runs])
     body = [[path, *map(_shown, values)] for path, values in settings.items()]
     lines = output.rows(["SETTING", *names], body, "All settings are equal.", page_width())
     lines += ["", *output.rows(["RESULT", *names], _by_row(results), "", page_width())]

@@ -21,7 +21,7 @@ async def delete(options: argparse.Namespace, workspace: Workspace) -> int:
     if is_deleted:
         lines.append(f"claim {claim} is deleted")
     elif options.with_claim:
-        lines.append("the run has no claim of its own")
+        lines.append(f"claim {claim} is gone with the run" if claim else "the run has no claim of its own")
     elif claim and run["spec"].get("storage", {}).get("retain", True) and run.get("status", {}).get("checkpoint"):
         lines.append(f"claim {claim} is kept; to delete it: kubectl delete pvc {claim} -n {workspace.namespace}")
     data = {"run": options.name, "claim": claim or None, "claimDeleted": is_deleted}

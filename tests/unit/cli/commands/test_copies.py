@@ -114,6 +114,12 @@ async def test_the_claim_is_deleted_on_request(api: FakeApi, capsys: pytest.Capt
     assert msgspec.json.decode(capsys.readouterr().out) == {"run": "mine", "claim": CLAIM, "claimDeleted": True}
 
 
+async def test_a_claim_that_went_with_its_run_is_named(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("TrainingRun", "mine", SPEC)
+    await deletion.delete(options("delete", "mine", "--with-claim"), api.workspace)
+    assert f"claim {CLAIM} is gone with the run" in capsys.readouterr().out
+
+
 async def test_a_claim_that_the_user_named_is_never_deleted(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("TrainingRun", "mine", {**SPEC, "storage": {"claimName": "shared"}})
     api.objects[f"{CLAIMS}/shared"] = {"metadata": {"name": "shared"}}
@@ -126,14 +132,14 @@ async def test_a_comparison_shows_results_and_what_differs(api: FakeApi, capsys:
     progress = {"step": 100, "totalSteps": 100, "percent": 100, "rewardMean": 0.9, "loss": 0.01}
     api.add("TrainingRun", "a", SPEC, {"phase": "Completed", "progress": progress})
     places = [{"name": "echo", "config": {"group_size": 2}}]
-    api.add("TrainingRun", "b", {**SPEC, "environments": places, "restarts": {"limit": 1}})
+    api.add("TrainingRun", "b", {**SPEC, "environments": places, "restarts": {"limit": 1}, "stop": True})
     assert await comparison.compare(options("compare", "a", "b"), api.workspace) == Exit.OK
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["SETTING", "a", "b"]
     assert lines.index(["restarts.limit", "-", "1"]) < lines.index(["phase", "Completed", "Pending"])
     assert ["reward", "0.90", "-"] in lines
     assert ["environments.echo.config.group_size", "4", "2"] in lines
-    assert not any(line[:1] == ["model.name"] for line in lines)
+    assert not any(line[:1] in (["model.name"], ["stop"]) for line in lines)
 
 
 async def test_one_run_cannot_be_compared(api: FakeApi) -> None:
