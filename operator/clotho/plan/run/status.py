@@ -121,12 +121,16 @@ def _message(situation: Situation, decision: Decision, progress: RunProgress | N
 
 def _components(situation: Situation, decision: Decision) -> Components:
     components, phase = decision.components, decision.phase
+
+    def described(component: RunComponent) -> ComponentStatus:
+        return _filled(situation, component.record, component, phase)
+
     return Components(
-        api_server=_component(components.api_server, phase) if components.api_server.replicas else None,
+        api_server=described(components.api_server) if components.api_server.replicas else None,
         trainer=_trainer(situation, components.trainer, phase),
-        inference=_component(components.inference, phase) if _has_inference(components.inference) else None,
-        environments=tuple(_component(component, phase) for component in components.environments),
-        exporter=_component(decision.exporter, phase) if decision.exporter else None,
+        inference=described(components.inference) if _has_inference(components.inference) else None,
+        environments=tuple(described(component) for component in components.environments),
+        exporter=described(decision.exporter) if decision.exporter else None,
     )
 
 
@@ -135,22 +139,24 @@ def _has_inference(component: RunComponent) -> bool:
     return bool(component.replicas or component.pods or component.record.restarts)
 
 
-def _state(component: RunComponent, phase: Phase) -> PodState:
+def _state(situation: Situation, component: RunComponent, phase: Phase) -> PodState:
     """Pods that are gone are missing only as long as the run needs them."""
     state = component_state(component)
-    if state != "Missing" or phase not in RESTING_PHASES:
+    if state != "Missing" or phase not in RESTING_PHASES or _was_finished_by_0_1_0(situation.stored):
         return state
     return "Completed" if phase == "Completed" else "Stopped"
 
 
-def _component(component: RunComponent, phase: Phase) -> ComponentStatus:
-    return _filled(component.record, component, phase)
+def _was_finished_by_0_1_0(status: TrainingRunStatus) -> bool:
+    """It has no condition Finished. 0.1.0 forgets a status with a state that it does not know, so after a rollback it
+    would start the run again."""
+    return status.is_finished and status.condition("Finished") is None
 
 
-def _filled(record: Record, component: RunComponent, phase: Phase) -> Record:
+def _filled(situation: Situation, record: Record, component: RunComponent, phase: Phase) -> Record:
     return msgspec.structs.replace(
         record,
-        state=_state(component, phase),
+        state=_state(situation, component, phase),
         replicas=component.replicas,
         ready=component.ready,
         pod=component.pods[0].name if component.pods else "",
@@ -160,7 +166,7 @@ def _filled(record: Record, component: RunComponent, phase: Phase) -> Record:
 
 def _trainer(situation: Situation, component: RunComponent, phase: Phase) -> TrainerStatus:
     topology = situation.run.spec.topology
-    status = _filled(trainer_record(component), component, phase)
+    status = _filled(situation, trainer_record(component), component, phase)
     if topology.size == 1:
         return status
     detail = "" if phase in RESTING_PHASES else unready_pods(situation, component)
@@ -209,7 +215,7 @@ def _component_conditions(situation: Situation, decision: Decision) -> list[Want
             found.append((condition, "True", STATE_LOST if lost else "Ready", lost))
         else:
             count = f"{behind.ready} of {behind.replicas} pods are ready" if behind.replicas > 1 else ""
-            found.append((condition, "False", _state(behind, decision.phase), count))
+            found.append((condition, "False", _state(situation, behind, decision.phase), count))
     return found
 
 
