@@ -55,6 +55,23 @@ def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
     return tags
 
 
+def provide_derived(folder: Folder, name: str, parent: str, context: Path) -> str:
+    """Make the cluster have one more image, from `context`'s Containerfile, whose PARENT is one of ours; its tag."""
+    base = base_image()
+    under = tag_of(parent, base)
+    digest = hashlib.sha256(under.encode())
+    for path in sorted(context.iterdir()):
+        digest.update(path.read_bytes())
+    tag = f"localhost/clotho/{name}:{digest.hexdigest()[:12]}"
+    if _missing(folder, {name: tag}):
+        with building(base):
+            build_image(parent, under, base)
+            _build(name, tag, context / "Containerfile", context, [f"PARENT={under}"])
+            _import(folder, name, tag)
+            _forget_older(folder, name, tag)
+    return tag
+
+
 def build(names: Iterable[str] = NAMES) -> None:
     """Ahead of a cluster, e.g. while its programs are compiled: `provide` then only has to import them."""
     base = base_image()
@@ -149,6 +166,17 @@ def _provide_debianbase_image() -> None:
 def build_image(name: str, tag: str, base: str | None, labels: Mapping[str, str] | None = None) -> None:
     if name in PARENTS:
         build_image(PARENTS[name], tag_of(PARENTS[name], base), base)
+    _build(name, tag, containerfile(name), REPOSITORY, starts_from(name, base), labels)
+
+
+def _build(
+    name: str,
+    tag: str,
+    file: Path,
+    context: Path,
+    arguments: Iterable[str],
+    labels: Mapping[str, str] | None = None,
+) -> None:
     uv_cache = cache_folder().parent / "uv"  # the one that `uv sync` of this checkout has filled already
     uv_cache.mkdir(parents=True, exist_ok=True)
     argv = argv_of(
@@ -156,13 +184,13 @@ def build_image(name: str, tag: str, base: str | None, labels: Mapping[str, str]
         "--layers",
         "--isolation=chroot",
         "--network=host",
-        f"--file={containerfile(name)}",
+        f"--file={file}",
         f"--tag={tag}",
         f"--volume={uv_cache}:/root/.cache/uv",
         *([f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []),
-        *(f"--build-arg={each}" for each in starts_from(name, base)),
+        *(f"--build-arg={each}" for each in arguments),
         *(f"--label={key}={value}" for key, value in (labels or {}).items()),
-        str(REPOSITORY),
+        str(context),
     )
     with step(f"Building image {name}") as progress:
         stream(argv, progress)

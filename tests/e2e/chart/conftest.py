@@ -1,9 +1,6 @@
 """The chart installed with Helm on a real node, as a user would, in a namespace of its own."""
 
-import re
-import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +9,7 @@ from clotho_dev.cluster import binaries
 from clotho_dev.cluster.chart import IMAGE_KEYS
 from clotho_dev.cluster.kubectl import Kubectl
 from clotho_dev.cluster.target import Embedded
-from rig.helm_release import CHART, RELEASE, ExampleRun, Helm
+from rig.helm_release import RELEASE, ExampleRun, Helm
 from rig.namespaces import fresh_namespace
 
 
@@ -48,13 +45,3 @@ def run(kubectl: Kubectl, release_namespace: str) -> Iterator[ExampleRun]:
     run = ExampleRun(kubectl.in_namespace(release_namespace), binaries.find(["kstatus"])["kstatus"])
     yield run
     run.delete()
-
-
-@pytest.fixture(scope="module")
-def previous_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The release before this one: an older version, without the newest of the optional objects."""
-    chart = tmp_path_factory.mktemp("previous") / "clotho"
-    shutil.copytree(CHART, chart)
-    (chart / "Chart.yaml").write_text(re.sub(r"(?m)^version: .*", "version: 0.0.9", (CHART / "Chart.yaml").read_text()))
-    (chart / "templates" / "networkpolicy.yaml").unlink()
-    return chart
