@@ -7,8 +7,7 @@ from typing import Any, cast
 import aiohttp
 import msgspec
 
-from clotho.cluster.apply import APPLY
-from clotho.cluster.client import ApiClient
+from clotho.cluster.client import APPLY, ApiClient
 from clotho.cluster.outcomes import AlreadyExists, ApiError, Conflict, NotFound
 from clotho.workspace.objects import OurKind, Workspace
 
