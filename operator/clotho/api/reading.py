@@ -54,8 +54,8 @@ def _known(status: Any, kind: type[Status]) -> Status:
 
 
 def _steps_to(problem: str) -> list[str | int]:
-    """`... - at `$.conditions[7].type`` -> conditions, 7, type."""
-    place = problem.partition(" - at `$")[2].rstrip("`")
+    """`... - at `$.conditions[7].type`` -> conditions, 7, type; a mapping (`[...]`) as a whole."""
+    place = problem.partition(" - at `$")[2].rstrip("`").partition("[...]")[0]
     return [int(index) if index else name for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", place)]
 
 
