@@ -49,7 +49,7 @@ class Before:
         return cls(run, run.pods(), run.step())
 
     def check_that_it_continues(self) -> None:
-        after = self.run.until_trained(self.step + 5)
+        after = self.run.until_trained(max(self.step, self.run.step()) + 5)
         assert self.run.pods() == self.pods
         assert after["status"]["restarts"] == 0
         assert after["status"]["phase"] == "Running"
@@ -116,8 +116,8 @@ def test_helm_test_of_the_earlier_release_passes(helm: Helm, fleet: Fleet) -> No
 
 
 def test_run_continues_in_its_pods_through_the_upgrade(upgraded: Before) -> None:
-    upgraded.check_that_it_continues()
     upgraded.run.until("reported by today's operator", lambda body: "/5000." in body["status"]["message"])
+    upgraded.check_that_it_continues()
 
 
 def test_suspended_run_of_the_earlier_release_is_resumed(upgraded: Before, fleet: Fleet) -> None:
