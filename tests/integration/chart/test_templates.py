@@ -302,3 +302,11 @@ def test_admission_follows_the_release(render: Render, name: str, file: str) -> 
     assert confined["namespaceSelector"]["matchExpressions"][0]["values"] == ["a", "b"]
     off = kinds(render("admissionPolicy.enabled=false"))
     assert off["ValidatingAdmissionPolicy"] == off["ValidatingAdmissionPolicyBinding"] == 0
+
+
+def test_notes_name_a_namespace_whose_runs_are_reconciled(helm: Path) -> None:
+    argv = [helm, "install", "clotho", str(generate.CHART), "--dry-run=client", "--set=runs.namespaces={team-a,team-b}"]
+    notes = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.partition("NOTES:")[2]
+    commands = [line.strip() for line in notes.splitlines() if line.strip().startswith("kubectl")]
+    assert len(commands) == 2
+    assert all("--namespace team-a" in command for command in commands)
