@@ -199,6 +199,8 @@ async def test_an_inference_test_from_start_to_expiry(
     models = [
         {"name": name, "baseUrl": "http://server:8001/v1", "secretName": "key"} for name in ("good", "bad", "hangs")
     ]
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}}
+    await cluster.client.create(cluster.folder("secrets"), secret, Body)
     await create(cluster, "inferencetests", "InferenceTest", "t", environmentName="letters", models=models, steps=2)
 
     async def look() -> tuple[bool, list[Body]]:

@@ -183,6 +183,8 @@ async def try_three_models(cluster: ClusterAccess, kubelet: FakeKubelet, folder:
     async with model_server() as url:
         models = [{"name": name, "baseUrl": url} for name in ("good", "garbage", "hangs")]
         size = {"steps": 2, "groupSize": 4, "timeoutSeconds": 8}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}}
+        await cluster.client.create(cluster.folder("secrets"), secret, Body)
         given = {"environmentName": "mine", "secretName": "key", "config": {"letters": "xyz"}}
         await create(cluster, "inferencetests", "InferenceTest", "t", **given, **size, models=models)
         found = await pods(cluster, "inference-test", 3)
