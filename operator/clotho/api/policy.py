@@ -178,7 +178,7 @@ def pod_violations(image: str, template: Tree, policy: PolicyInForce, networks: 
 
 def _template_problems(where: str, template: Tree, policy: PolicyInForce) -> Iterator[str]:
     pod = _dict(template.get("spec"))
-    yield from _image_problems(where, images_in(template), policy)
+    yield from _image_problems(where, _images(pod), policy)
     if policy.limits.gpus is not None and _asks_for_devices(pod):
         yield f"{where}: devices are asked for with trainer.gpus, which {policy.title} limits"
 
@@ -207,9 +207,8 @@ def _containers(pod: Tree) -> list[Tree]:
     return [_dict(each) for kind in ("containers", "initContainers") for each in _list(pod.get(kind))]
 
 
-def images_in(template: Tree) -> list[str]:
+def _images(pod: Tree) -> list[str]:
     """Those of containers, and those mounted as volumes."""
-    pod = _dict(template.get("spec"))
     named = [container.get("image") for container in _containers(pod)]
     mounted = [_dict(_dict(volume).get("image")).get("reference") for volume in _list(pod.get("volumes"))]
     return [image for image in (*named, *mounted) if isinstance(image, str) and image]

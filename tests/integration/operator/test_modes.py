@@ -27,7 +27,7 @@ async def test_an_inline_run_is_a_trainer_alone(
 
 async def create_references(cluster: ClusterAccess) -> None:
     """What the inline case names: pods are made once it exists."""
-    dataset = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "sums"}, "data": {"sums.jsonl": "{}"}}
+    dataset = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "sums"}, "data": {"train.jsonl": "{}"}}
     code = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

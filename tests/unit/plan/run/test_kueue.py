@@ -387,13 +387,7 @@ def test_environments_beyond_ten_pod_sets_share_one_with_the_largest_requests() 
     def environment(number: int) -> dict[str, Any]:
         asked = {"cpu": f"{number}00m", "memory": "1Gi"}
         template = {"spec": {"containers": [{"name": "main", "resources": {"requests": asked}}]}}
-        return {
-            "name": f"e{number}",
-            "entry": "letters",
-            "replicas": number,
-            "config": {"group_size": 8},
-            "template": template,
-        }
+        return {"name": f"e{number}", "replicas": number, "config": {"group_size": 8}, "template": template}
 
     world = QueuedWorld(environments=[environment(number) for number in range(1, 13)])
     pod_sets = created(world.reconcile().actions)["spec"]["podSets"]

@@ -135,7 +135,8 @@ def test_the_environment_of_that_name_is_offered() -> None:
 
 
 def test_entries_of_other_images_are_not_judged() -> None:
-    for more in ({"image": "ours:1"}, {"template": {"spec": {"containers": [{"name": "main", "image": "ours:1"}]}}}):
+    command = {"template": {"spec": {"containers": [{"name": "main", "command": ["python", "mine.py"]}]}}}
+    for more in ({"image": "ours:1"}, command):
         world = World(minimal_spec(environments=[{"name": "mine", **more}]))
         world.settle()
         assert world.pods
