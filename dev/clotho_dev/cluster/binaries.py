@@ -22,10 +22,9 @@ HELM_VERSION = "4.3.1"
 # Which package of our Go module makes which programs.
 PACKAGES = {
     "./cmd/control-plane": ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
-    "./cmd/node": ("kubelet", "kube-proxy"),
+    "./cmd/node": ("kubelet", "kube-proxy", "network-policy"),
     "./cmd/coredns": ("coredns",),
     "./cmd/pause": ("pause",),
-    "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router": ("kube-router",),
     "sigs.k8s.io/kwok/cmd/kwok": ("kwok",),
     "helm.sh/helm/v4/cmd/helm": ("helm",),
     "./cmd/kstatus": ("kstatus",),

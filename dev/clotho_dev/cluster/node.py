@@ -25,7 +25,7 @@ POD_RANGE = "10.244.0.0/16"
 DNS_ADDRESS = "10.96.0.10"
 PAUSE_IMAGE = "localhost/clotho-dev/pause:1"
 COREDNS_IMAGE = "localhost/clotho-dev/coredns:1"
-PROGRAMS = ("kubelet", "kube-proxy", "kube-router", "coredns", "pause")
+PROGRAMS = ("kubelet", "kube-proxy", "network-policy", "coredns", "pause")
 NAMESPACE_IMAGES = "k8s.io"  # where the kubelet looks for images in containerd
 
 
@@ -220,21 +220,17 @@ def kube_proxy(folder: Folder, plane: ControlPlane, programs: Mapping[str, Path]
 
 
 def policy_engine(plane: ControlPlane, programs: Mapping[str, Path]) -> Component:
-    """kube-router, with nothing but its NetworkPolicy controller switched on."""
+    """kube-router's NetworkPolicy controller."""
     kubeconfig = plane.write_kubeconfig("policy.kubeconfig", "clotho-policy-engine", ["system:masters"])
     argv = [
-        str(programs["kube-router"]),
+        str(programs["network-policy"]),
         f"--kubeconfig={kubeconfig}",
-        "--run-firewall=true",
-        "--run-router=false",
-        "--run-service-proxy=false",
-        "--enable-cni=false",
         f"--hostname-override={NODE_NAME}",
         f"--service-cluster-ip-range={SERVICE_RANGE}",
         f"--health-addr={LOOPBACK}",
         "--health-port=20244",
     ]
-    return Component("kube-router", argv, lambda: answers(f"http://{LOOPBACK}:20244/healthz"))
+    return Component("network-policy", argv, lambda: answers(f"http://{LOOPBACK}:20244/healthz"))
 
 
 def require_short_socket_path(folder: Folder) -> None:

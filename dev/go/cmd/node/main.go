@@ -22,8 +22,10 @@ func main() {
 		command = kubelet.NewKubeletCommand(context.Background())
 	case "kube-proxy":
 		command = proxy.NewProxyCommand()
+	case "network-policy":
+		command = newNetworkPolicyCommand()
 	default:
-		fmt.Fprintf(os.Stderr, "%s: call this binary as kubelet or kube-proxy\n", name)
+		fmt.Fprintf(os.Stderr, "%s: call this binary as kubelet, kube-proxy or network-policy\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command))
