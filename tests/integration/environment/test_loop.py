@@ -1,4 +1,4 @@
-"""A policy learns from foreign environments: Atropos, verifiers and reasoning-gym, through the real three processes."""
+"""A policy learns from foreign environments: an Atropos file and reasoning-gym, through the real three processes."""
 
 import asyncio
 import urllib.request
@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from clotho_contract.config import EnvironmentConfig
 from clotho_environment import Conversation, SamplingClient
 from clotho_environment.clients.connections import open_session
+from integration.environment.commands import ENVIRONMENTS
 from integration.loop.processes import TOKEN, Ports, Run, letters_config, serving, tiny_model
 from rig.trajectory_servers import ToolUnavailableError, atropos_python
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
 pytestmark = pytest.mark.timeout(900)  # several interpreters import torch and transformers: slow on a busy machine
 
 
@@ -85,7 +85,7 @@ def test_policy_learns_from_an_unchanged_atropos_environment(model: Path, tmp_pa
         pytest.skip(f"atroposlib cannot be installed here: {error}")
     place = EnvironmentConfig(
         name="letters",
-        entry=f"atropos:{EXAMPLES / 'atropos' / 'letters_server.py'}",
+        entry=f"atropos:{ENVIRONMENTS / 'atropos_letters.py'}",
         config={"group_size": 16, "ensure_scores_are_not_same": False},
     )
     with running(tmp_path, model, place) as run:
@@ -95,19 +95,6 @@ def test_policy_learns_from_an_unchanged_atropos_environment(model: Path, tmp_pa
     assert mean(rewards[:5]) < 0.2
     assert mean(rewards[-5:]) > 0.8
     assert groups >= len(rewards) * run.config.training.batch_size / 16, "every group has a policy version"
-
-
-def test_policy_learns_a_taskset_of_verifiers_from_a_file(model: Path, tmp_path: Path) -> None:
-    pytest.importorskip("verifiers", reason="the extra environment-verifiers is not installed")
-    place = EnvironmentConfig(
-        name="letters",
-        entry=f"verifiers:{EXAMPLES / 'verifiers' / 'letters_v1.py'}",
-        config={"group_size": 16, "max_tokens": 8},
-    )
-    with running(tmp_path, model, place) as run:
-        rewards = learn(run)
-    assert mean(rewards[:5]) < 0.2
-    assert mean(rewards[-5:]) > 0.6
 
 
 def test_policy_learns_a_reasoning_gym_task(model: Path, tmp_path: Path) -> None:
