@@ -60,7 +60,7 @@ TIERS = (
         "a real API server, real processes",
         (
             cluster("prepare", "--profile", "control-plane"),
-            pytest("integration", *TWO_AT_ONCE),
+            pytest("integration", *TWO_AT_ONCE, "--no-loadscope-reorder"),  # its conftest has put the longest first
             # Its cases run side by side. Stale views: `make faults` only, because one case is not reliable yet.
             pytest("faults", "--ignore=tests/faults/test_stale_views.py"),
         ),

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +26,13 @@ ROOT = Path(__file__).parents[2]
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and some tests send it
 
 StartOperator = Callable[..., Awaitable[OperatorProcess]]
+LONGEST = "test_tinker.py"  # six minutes the first time
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file first, then those with most tests: two workers then end at about the same time."""
+    tests_in = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path.name != LONGEST, -tests_in[item.path]))
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from clotho_dev.cluster.console import step
 from clotho_dev.cluster.failure import ClusterError
+from clotho_dev.cluster.locks import only_one
 
+LOCK = Path("/run/lock/clotho-packages.lock")  # apt-get does not wait for another one
 CNI_FOLDER = Path("/usr/lib/cni")
 
 # program -> the package that has it
@@ -49,7 +51,7 @@ def require(*tables: dict[str, str]) -> None:
         raise ClusterError(
             f"these packages are missing: {', '.join(missing)}; install them with: sudo {' '.join(command)}"
         )
-    with step(f"Installing {', '.join(missing)}"):
+    with only_one(LOCK, "installing packages"), step(f"Installing {', '.join(missing)}"):
         _apt(["apt-get", "update"])
         _apt(command)
 
