@@ -8,17 +8,16 @@ import argparse
 import asyncio
 import json
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import uvloop
-from operator_scale import Usage, bench_run, cluster_with_nodes, say, serve_pods, until_leading
+from operator_scale import Usage, bench_run, cluster_with_nodes, say, until_leading, with_answering_pods
 
 from clotho.cluster.outcomes import ApiError, NotFound
 from rig.cluster_access import ClusterAccess, eventually
@@ -192,27 +191,14 @@ async def measure(runs: int, rate: float, seconds: float, folder: Path) -> dict[
         return {name: round(value, 2) for name, value in figures.items()}
 
 
-async def run(runs: int, rate: float, seconds: float) -> dict[str, float]:
-    folder = Path(tempfile.mkdtemp(prefix="clotho-churn-"))
-    server = await serve_pods()
-    try:
-        figures = await measure(runs, rate, seconds, folder)
-    except BaseException:
-        say(f"logs: {folder}")
-        raise
-    finally:
-        await server.cleanup()
-    shutil.rmtree(folder)
-    return figures
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200, help="runs that stand beside the changes")
     parser.add_argument("--rate", type=float, default=50.0, help="changes a second")
     parser.add_argument("--seconds", type=float, default=120.0)
     arguments = parser.parse_args()
-    print(json.dumps(uvloop.run(run(arguments.runs, arguments.rate, arguments.seconds))))
+    measured = partial(measure, arguments.runs, arguments.rate, arguments.seconds)
+    print(json.dumps(uvloop.run(with_answering_pods(measured))))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -381,11 +382,12 @@ async def measure(runs: int, idle_seconds: float, folder: Path) -> dict[str, flo
     return figures
 
 
-async def run(runs: int, idle_seconds: float) -> dict[str, float]:
+async def with_answering_pods(measured: Callable[[Path], Awaitable[dict[str, float]]]) -> dict[str, float]:
+    """In a folder of its own, which stays, with the logs in it, where the measurement fails."""
     folder = Path(tempfile.mkdtemp(prefix="clotho-bench-"))
     server = await serve_pods()
     try:
-        figures = await measure(runs, idle_seconds, folder)
+        figures = await measured(folder)
     except BaseException:
         say(f"logs: {folder}")
         raise
@@ -400,7 +402,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--idle-seconds", type=float, default=60.0)
     arguments = parser.parse_args()
-    print(json.dumps(uvloop.run(run(arguments.runs, arguments.idle_seconds))))
+    measured = partial(measure, arguments.runs, arguments.idle_seconds)
+    print(json.dumps(uvloop.run(with_answering_pods(measured))))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +23,7 @@ from clotho_contract.exports import ExportProgress
 from clotho_contract.names import API_SERVER_PORT, INFERENCE_PORT, TRAINER_STATUS_PORT
 
 Target = Literal["trainer", "api_server", "inference", "exporter"]
-LONGEST_PAUSE = 4.0  # times the interval
+LONGEST_PAUSE: Final = 4.0  # times the interval
 
 
 class ProbeTimes(Struct, frozen=True, kw_only=True):

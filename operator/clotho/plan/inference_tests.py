@@ -344,9 +344,7 @@ def _with_status(test: AnyTest, ruling: _Ruling, now: datetime) -> Plan[Inferenc
         phase=phase,
         observed_generation=generation,
         message=message,
-        conditions=conditions(
-            _conditions(phase, ruling.reason or phase, message), before.conditions, moment, generation
-        ),
+        conditions=conditions(_conditions(phase, ruling.reason, message), before.conditions, moment, generation),
         models=ruling.results or before.models,
         summary=summary,
         start_time=before.start_time or (moment if phase != "Pending" else None),
