@@ -140,8 +140,8 @@ def check_that_it_stays_completed(run: ExampleRun) -> None:
     assert run.kstatus() == "Current"
 
 
-class Visitor:
-    """Somebody with a token, or without one, at the page's address."""
+class PageClient:
+    """Requests to the page's address with a bearer token, or without one."""
 
     def __init__(self, address: str, token: str = "") -> None:
         self._address, self._headers = address, {"Authorization": f"Bearer {token}"} if token else {}
@@ -163,18 +163,18 @@ class Visitor:
 
 
 @pytest.mark.usefixtures("upgraded")
-def test_page_in_the_cluster_shows_what_the_visitors_token_may_read(
+def test_page_in_the_cluster_shows_what_the_token_may_read(
     kubectl: Kubectl, release_namespace: str, fleet: Fleet
 ) -> None:
     here = kubectl.in_namespace(release_namespace)
-    for name in ("viewer", "stranger"):
+    for name in ("viewer", "unprivileged"):
         here.run("create", "serviceaccount", name)
     here.run("create", "rolebinding", "viewer", "--clusterrole=view", f"--serviceaccount={release_namespace}:viewer")
-    tokens = [here.run("create", "token", name).strip() for name in ("viewer", "stranger")]
+    tokens = [here.run("create", "token", name).strip() for name in ("viewer", "unprivileged")]
     runs = f"/api/runs?namespaces={release_namespace}"
     path = f"/api/runs/{release_namespace}/{fleet.training.name}"
     with forwarded(here, "service/clotho-web", 80) as address:
-        viewer, stranger = (Visitor(address, token) for token in tokens)
+        viewer, unprivileged = (PageClient(address, token) for token in tokens)
         page = viewer.until_it_has("samples", path)  # kept in a ConfigMap, as the curves are
         assert page["run"]["phase"] == "Running"
         assert page["unread"] == []
@@ -185,11 +185,11 @@ def test_page_in_the_cluster_shows_what_the_visitors_token_may_read(
             "Running",
             "Completed",
         }
-        assert stranger.ask(runs)[1]["parts"].keys() == {"scope"}
-        assert stranger.ask(path)[1]["parts"].keys() == {"missing"}
-        assert stranger.ask(f"{path}/logs")[0] == 403
-        assert Visitor(address).ask(runs)[0] == 401
-        assert Visitor(address, "made-up").ask(runs)[0] == 401
+        assert unprivileged.ask(runs)[1]["parts"].keys() == {"scope"}
+        assert unprivileged.ask(path)[1]["parts"].keys() == {"missing"}
+        assert unprivileged.ask(f"{path}/logs")[0] == 403
+        assert PageClient(address).ask(runs)[0] == 401
+        assert PageClient(address, "made-up").ask(runs)[0] == 401
 
 
 def test_runs_continue_in_their_pods_through_the_rollback(rolled_back: tuple[Before, Before]) -> None:
