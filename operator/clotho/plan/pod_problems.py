@@ -17,7 +17,9 @@ _START_ERRORS: Final = frozenset({CONFIG_ERROR, "CreateContainerError", "RunCont
 IMAGE_PULL_FAILED: Final = "ImagePullFailed"
 PULL_MINUTES: Final = 10  # that a pod tries to pull its image before it is given up
 _STUCK_AFTER: Final = 60  # seconds beyond its grace period
-_SLOW_AFTER: Final = 30  # seconds on a node without volumes and network; pulling images comes later and is not meant
+_PREPARING: Final = frozenset({"ContainerCreating", "PodInitializing"})
+_SLOW_PULL_AFTER: Final = 10  # seconds of pulling that go unmentioned: an image on the node takes one or two
+_SLOW_AFTER: Final = 30  # seconds on a node without volumes and network
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -26,6 +28,13 @@ class Problem(Struct, frozen=True, kw_only=True):
     reason: str
     message: str
     is_permanent: bool = False
+
+
+class Pull(Struct, frozen=True, kw_only=True):
+    """An image on its way to a node."""
+
+    image: str
+    since: datetime
 
 
 def pod_problem(title: str, pod: Pod, now: datetime, *, devices: str = "") -> Problem | None:
@@ -67,9 +76,11 @@ def _unmounted(title: str, pod: Pod, now: datetime) -> Problem | None:
     if slow_at is None or now < slow_at:
         return None
     mounted = ", ".join(dict.fromkeys(volume.title for volume in pod.spec.volumes if volume.title))
+    # Kubelets before 1.36 set the condition only after the pull.
     text = (
-        f"{title}: volumes or network not ready on node {pod.spec.node_name}; it mounts {mounted or 'nothing'}; "
-        f"`kubectl describe pod {pod.name} -n {pod.metadata.namespace}` shows what is missing"
+        f"{title}: volumes or network not ready on node {pod.spec.node_name}, or, before Kubernetes 1.36, "
+        f"its image {pod.image} is being pulled; it mounts {mounted or 'nothing'}; "
+        f"`kubectl describe pod {pod.name} -n {pod.metadata.namespace}` shows which"
     )
     return Problem(reason="CannotStart", message=sentence(text))
 
@@ -104,8 +115,34 @@ def pull_deadline(pod: Pod) -> datetime | None:
     return later(since, 60 * PULL_MINUTES) if since is not None else None
 
 
+def slow_pull(pod: Pod, now: datetime) -> Pull | None:
+    """What a node still pulls for a pod after some seconds."""
+    pull = _pull(pod)
+    return pull if pull is not None and now >= later(pull.since, _SLOW_PULL_AFTER) else None
+
+
+def _pull(pod: Pod) -> Pull | None:
+    """With volumes and network ready, a container that comes next waits for nothing but its image."""
+    prepared = pod.condition("PodReadyToStartContainers")
+    if pod.is_terminating or pod.status.phase != "Pending" or prepared is None or prepared.status != "True":
+        return None
+    if any(each.state.running is not None for each in pod.status.init_container_statuses):
+        return None
+    coming = next((each for each in pod.containers if each.state.waiting is not None), None)
+    if coming is None or coming.state.waiting is None or coming.state.waiting.reason not in _PREPARING:
+        return None
+    ended = (each.state.terminated.finished_at for each in pod.containers if each.state.terminated is not None)
+    since = max(filter(None, (prepared.last_transition_time, *ended)), default=None)
+    return Pull(image=coming.image, since=since) if since is not None else None
+
+
 def check_times(pod: Pod) -> tuple[datetime, ...]:
     """When a pod that is terminating, being prepared by its node or pulling its image will have taken too long."""
-    end = pod.metadata.deletion_timestamp
-    times = (later(end, _STUCK_AFTER) if end is not None else None, _slow_at(pod), pull_deadline(pod))
+    end, pull = pod.metadata.deletion_timestamp, _pull(pod)
+    times = (
+        later(end, _STUCK_AFTER) if end is not None else None,
+        _slow_at(pod),
+        later(pull.since, _SLOW_PULL_AFTER) if pull is not None else None,
+        pull_deadline(pod),
+    )
     return tuple(time for time in times if time is not None)

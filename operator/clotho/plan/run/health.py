@@ -11,9 +11,11 @@ from clotho.plan.pod_problems import (
     IMAGE_PULL_FAILED,
     PULL_MINUTES,
     Problem,
+    Pull,
     check_times,
     pod_problem,
     pull_deadline,
+    slow_pull,
 )
 from clotho.plan.pods import Pod
 from clotho.plan.run.completion import has_trained_enough
@@ -99,7 +101,7 @@ def live_phase(situation: Situation) -> Phase:
     return "Starting" if any(component.pods for component in components) else "Pending"
 
 
-def waiting_message(components: RunComponents, restart_limit: int, absent: str = "") -> str:
+def waiting_message(components: RunComponents, restart_limit: int, *details: str) -> str:
     """For a run that is on its way up and in which nothing is wrong; the last failure stays visible meanwhile."""
     if not any(component.pods for component in components):
         return "The pods of the run are being created."
@@ -113,9 +115,28 @@ def waiting_message(components: RunComponents, restart_limit: int, absent: str =
         failed = next(component for component in components if component.record.retries)
         again = attempt(failed, restart_limit)
         return f"{_exit_message(failed)} It is replaced at {max(retries):%H:%M:%S} UTC{f' ({again})' if again else ''}."
-    message = sentence("; ".join(filter(None, (f"waiting for {', '.join(waiting)} to become ready", absent))))
+    message = sentence("; ".join(filter(None, (f"waiting for {', '.join(waiting)} to become ready", *details))))
     failures = (_last_failure(each, restart_limit) for each in components if not each.is_ready)
     return " ".join((message, *filter(None, failures)))
+
+
+def pulled_images(situation: Situation) -> str:
+    """Each image once, with the component and the time of its first pull."""
+    pulls = [
+        (pull, component)
+        for component in situation.components
+        for pod in component.pods
+        if (pull := slow_pull(pod, situation.now)) is not None
+    ]
+    first = {pull.image: (pull, component) for pull, component in sorted(pulls, key=_pull_time, reverse=True)}
+    return "; ".join(
+        f"pulling image {pull.image} of {component.title} since {pull.since:%H:%M:%S} UTC"
+        for pull, component in sorted(first.values(), key=_pull_time)
+    )
+
+
+def _pull_time(found: tuple[Pull, RunComponent]) -> datetime:
+    return found[0].since
 
 
 def attempt(component: RunComponent, restart_limit: int) -> str:

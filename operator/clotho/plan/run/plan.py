@@ -22,7 +22,7 @@ from clotho.plan.run.deletion import plan_deletion
 from clotho.plan.run.entries import entry_problems
 from clotho.plan.run.export import export_weights
 from clotho.plan.run.gang import release_time
-from clotho.plan.run.health import live_phase, missing_ranks, next_check, waiting_message, worst_problem
+from clotho.plan.run.health import live_phase, missing_ranks, next_check, pulled_images, waiting_message, worst_problem
 from clotho.plan.run.kueue import release_quota, report_pods_ready, wait_for_quota, within_quota
 from clotho.plan.run.policy import rule
 from clotho.plan.run.queueing import admit
@@ -207,7 +207,9 @@ def _words(situation: Situation, decision: Decision, stall_check: StallCheck, wr
     if decision.phase == "Running" and all(component.is_ready for component in decision.components):
         return "Running", "Everything is ready."
     limit = situation.run.spec.restarts.limit
-    return decision.phase, waiting_message(decision.components, limit, missing_ranks(situation))
+    return decision.phase, waiting_message(
+        decision.components, limit, missing_ranks(situation), pulled_images(situation)
+    )
 
 
 def _each_object_once(actions: tuple[Action, ...]) -> tuple[Action, ...]:

@@ -237,12 +237,87 @@ def test_volumes_that_are_not_ready_are_named_after_a_while() -> None:
     world.advance(30)
     world.settle()
     assert world.now_status.message == (
-        "The trainer: volumes or network not ready on node gpu-1; it mounts ConfigMap rewards; "
-        f"`kubectl describe pod {world.named('trainer')} -n team` shows what is missing."
+        "The trainer: volumes or network not ready on node gpu-1, or, before Kubernetes 1.36, its image "
+        f"{pod['spec']['containers'][0]['image']} is being pulled; it mounts ConfigMap rewards; "
+        f"`kubectl describe pod {world.named('trainer')} -n team` shows which."
     )
     unprepared["status"] = "True"
     world.settle()
     assert "volumes" not in world.now_status.message, "an image may take its time"
+
+
+def pull(world: World, component: str, image: str, *init: dict[str, Any]) -> None:
+    """Volumes and network of the pod are ready, and the kubelet prepares its next container."""
+    prepared = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": stamp(world.now)}
+    main = {"name": "main", "image": image, "state": {"waiting": {"reason": "ContainerCreating"}}}
+    pod = world.pods[world.named(component)]
+    pod["spec"]["nodeName"] = "gpu-1"
+    pod["status"] |= {"conditions": [prepared], "initContainerStatuses": list(init), "containerStatuses": [main]}
+
+
+def test_an_image_that_takes_its_time_is_named_with_the_time_since_when_and_one_status_write() -> None:
+    world = World()
+    world.settle()
+    since = f"{world.now:%H:%M:%S} UTC"
+    pull(world, "trainer", "registry/trainer:1")
+    world.settle()
+    waiting_for = "Waiting for the API server, the trainer, environment letters (0 of 2) to become ready"
+    assert world.now_status.message == f"{waiting_for}."
+    wake_at = world.plan().wake_at
+    assert wake_at is not None
+    assert (wake_at - world.now).total_seconds() <= 10
+    world.advance(10)
+    writes = world.status_writes
+    world.settle()
+    sentence = f"{waiting_for}; pulling image registry/trainer:1 of the trainer since {since}."
+    assert world.now_status.message == sentence
+    for _ in range(5):
+        world.advance(60)
+        world.settle()
+    assert (world.now_status.message, world.status_writes) == (sentence, writes + 1)
+    world.start_all()
+    world.settle()
+    assert "pulling" not in world.now_status.message
+
+
+def test_an_image_that_several_pods_pull_is_named_once() -> None:
+    world = World(minimal_spec(trainer={"replicas": 3}))
+    world.settle()
+    for name in [name for name in world.pods if "trainer" in name]:
+        world.pods[name]["status"] |= waiting("ContainerCreating") | {
+            "conditions": [
+                {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": stamp(world.now)}
+            ]
+        }
+    world.advance(60)
+    world.settle()
+    assert world.now_status.message.count("pulling image") == 1
+
+
+@pytest.mark.parametrize(
+    ("init_state", "is_pulling"),
+    [({"terminated": {}}, True), ({"running": {}}, False), ({"waiting": {"reason": "PodInitializing"}}, True)],
+)
+def test_a_pod_that_waits_in_an_init_container_pulls_nothing(init_state: dict[str, Any], is_pulling: bool) -> None:
+    world = World()
+    world.settle()
+    pull(world, "environment", "registry/x:1", {"name": "wait", "image": "registry/wait:1", "state": init_state})
+    world.advance(60)
+    world.settle()
+    assert ("pulling image" in world.now_status.message) == is_pulling
+
+
+def test_a_pull_counts_from_the_end_of_the_init_containers() -> None:
+    world = World()
+    world.settle()
+    ended = stamp(world.now + timedelta(seconds=55))
+    pull(world, "environment", "registry/x:1", {"name": "wait", "state": {"terminated": {"finishedAt": ended}}})
+    world.advance(60)
+    world.settle()
+    assert "pulling image" not in world.now_status.message
+    world.advance(5)
+    world.settle()
+    assert f"registry/x:1 of environment letters since {ended[11:19]} UTC" in world.now_status.message
 
 
 def test_a_permanent_failure_takes_precedence_over_a_temporary_one() -> None:
