@@ -28,6 +28,7 @@ TRAINER: Final = "trainer"
 INFERENCE: Final = "inference"
 ENVIRONMENT: Final = "environment"
 EXPORTER: Final = "exporter"
+LOGGED_COMPONENTS: Final = (TRAINER, API_SERVER, INFERENCE, ENVIRONMENT)  # whose logs people choose from
 
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "clotho-operator"

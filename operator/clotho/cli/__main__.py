@@ -75,7 +75,7 @@ def run(command: Callable[..., Any], options: argparse.Namespace) -> int:
         return int(command(options))
     from clotho.cli.session.connection import run_connected
 
-    return run_connected(command, options)
+    return int(run_connected(command, options))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from clotho.api.names import LOGGED_COMPONENTS
 from clotho.cli.failure import Exit
 from clotho.cli.parser import Command, Group, OneOf, Parser, not_one_of, port, positive, seconds
 from clotho_contract.nearest import nearest
@@ -31,7 +32,6 @@ FIGURES = (  # those that clotho_contract.history keeps; it is not imported for 
     "secondsTraining",
 )
 SHELLS = ("bash", "zsh", "fish")
-COMPONENTS = ("trainer", "api-server", "inference", "environment")
 EPILOG = """\
 Start here:
   {prog} check
@@ -106,9 +106,12 @@ def _discover(parser: Parser) -> None:
     parser.take("--write", type=Path, metavar="FILE", help="write Environment manifests; - prints them")
     parser.take("--config-map", action="store_true", help="ship the files in ConfigMaps: no image to build")
     parser.take(
-        "--image", default="", help="image that contains the files; with --config-map: that runs them (default: ours)"
+        "--image",
+        default="",
+        help="image that contains the files; with --config-map: that runs them (default: the installed release's)",
     )
     parser.take("--image-path", default="", metavar="DIRECTORY", help="where PATH is in that image")
+    _operator_namespace(parser)
 
 
 def _start(parser: Parser) -> None:
@@ -178,7 +181,11 @@ def _delete(parser: Parser) -> None:
 def _logs(parser: Parser) -> None:
     _run(parser)
     parser.take(
-        "-c", "--component", type=OneOf(*COMPONENTS), metavar="COMPONENT", help=f"{', '.join(COMPONENTS)}; default: all"
+        "-c",
+        "--component",
+        type=OneOf(*LOGGED_COMPONENTS),
+        metavar="COMPONENT",
+        help=f"{', '.join(LOGGED_COMPONENTS)}; default: all",
     )
     parser.take("-f", "--follow", action="store_true", help="print new lines until the pods end")
     parser.take("--since", type=seconds, metavar="TIME", help="only lines of the last 90s, 15m, 2h, 1d")
@@ -241,7 +248,7 @@ def _test(parser: Parser) -> None:
 def _check(parser: Parser) -> None:
     parser.take("--wandb-secret", default="wandb", help="Secret with WANDB_API_KEY (default: %(default)s)")
     parser.take("--tinker-secret", default="tinker", help="Secret with TINKER_API_KEY (default: %(default)s)")
-    parser.take("--operator-namespace", default="clotho-system", help="default: %(default)s")
+    _operator_namespace(parser)
     parser.take("--cluster", action="store_true", help="also check GPUs, storage, images, network and clocks")
     parser.take("--gpu-resource", default="nvidia.com/gpu", help="what nodes call a GPU (default: %(default)s)")
     parser.take(
@@ -250,6 +257,10 @@ def _check(parser: Parser) -> None:
     parser.take(
         "--no-pods", action="store_true", help="with --cluster: start no pods, so images and network are not tried"
     )
+
+
+def _operator_namespace(parser: Parser) -> None:
+    parser.take("--operator-namespace", default="clotho-system", help="default: %(default)s")
 
 
 def _mcp(parser: Parser) -> None:
@@ -292,7 +303,6 @@ TREE = Group(
                     "find environments in Python files, without running them",
                     "environments:discover",
                     _discover,
-                    cluster=False,
                 ),
             ),
         ),

@@ -271,14 +271,39 @@ async def test_missing_logs_are_reported_and_do_not_hang(
     assert logs.err.startswith("trainer: ")
 
 
+def operator_of_release(registry: str, tag: str) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/part-of": "clotho", "app.kubernetes.io/component": "operator"}
+    names = ("api-server", "trainer", "environment")
+    variables = [
+        {"name": f"CLOTHO_IMAGES_{name.upper().replace('-', '_')}", "value": f"{registry}/{name}:{tag}"}
+        for name in names
+    ]
+    container = {"name": "operator", "image": f"{registry}/operator:{tag}", "env": variables}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "clotho", "labels": labels},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
 async def test_discovered_environments_are_accepted_by_the_api_server(
     clotho: Clotho, kubectl: Kubectl, tmp_path: Path
 ) -> None:
     (tmp_path / "echo.py").write_text('class Echo(BaseEnv):\n    """Say it."""\n')
     (tmp_path / "broken.py").write_text("class Broken(")
     target = tmp_path / "out.yaml"
-    found = await clotho("env", "discover", str(tmp_path), "--config-map", "--write", str(target))
+    discover = ("env", "discover", str(tmp_path), "--config-map", "--operator-namespace", clotho.namespace)
+    without = await clotho(*discover)
+    assert (without.code, "pass --image" in without.err) == (3, True)
+    kubectl.in_namespace(clotho.namespace).apply(operator_of_release("registry.example/team", "1.2.3"))
+    found = await clotho(*discover, "--write", str(target))
     assert found.code == 0
+    assert "image: registry.example/team/environment-atropos:1.2.3" in target.read_text()
     assert "warning: " in found.err
     kubectl.in_namespace(clotho.namespace).run("apply", "--filename", str(target))
     listed = await clotho("env", "list")

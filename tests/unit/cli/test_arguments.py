@@ -59,7 +59,11 @@ def test_every_command_has_help_and_a_function(path: tuple[str, ...], capsys: py
     module, _, function = parser.get_default("run").partition(":")
     command = getattr(importlib.import_module(module), function)
     needs_cluster = "--namespace" in parser.known_options()
-    connects_itself = path in {("run", "from-config"), ("check",)}  # they have something to print without a cluster
+    connects_itself = path in {
+        ("run", "from-config"),
+        ("env", "discover"),
+        ("check",),
+    }  # they have something to print without a cluster
     assert inspect.iscoroutinefunction(command) is (needs_cluster and not connects_itself)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import UTC, datetime
 from typing import Final
 
 from clotho.api.crd import crd
 from clotho.api.definitions import DEFINITIONS, Definition
 from clotho.cli.commands.version import own_version
+from clotho.cli.session.installation import RUN_IMAGES, operator_deployment, operator_variables
 from clotho.cli.session.probe_pods import ProbeImages, probe
 from clotho.cluster.client import Object
 from clotho.cluster.outcomes import ApiError
@@ -20,13 +21,12 @@ from clotho.workspace.objects import Workspace
 
 CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-_RUN_IMAGES: Final = ("CLOTHO_IMAGES_API_SERVER", "CLOTHO_IMAGES_TRAINER", "CLOTHO_IMAGES_ENVIRONMENT")
 _PULL_SECRETS: Final = "CLOTHO_IMAGES_PULL_SECRETS"
 _PULL_POLICY: Final = "CLOTHO_IMAGES_PULL_POLICY"
 
 
 async def findings(options: argparse.Namespace, workspace: Workspace) -> AsyncIterator[Finding]:
-    operator = await _operator(workspace, options.operator_namespace)
+    operator = await operator_deployment(workspace, options.operator_namespace)
     version = operator.get("metadata", {}).get("labels", {}).get("app.kubernetes.io/version", "")
     yield found.version_finding(own_version(), version)
     for definition in DEFINITIONS:
@@ -54,16 +54,6 @@ async def _asked(what: str, answer: Awaitable[Finding]) -> Finding:
         return await answer
     except ApiError as error:
         return Finding(what=what, state="unknown", detail=error.message)
-
-
-async def _operator(workspace: Workspace, namespace: str) -> Object:
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-    selection = {"labelSelector": "app.kubernetes.io/part-of=clotho,app.kubernetes.io/component=operator"}
-    try:
-        items = (await workspace.client.list(path, Object, selection)).get("items") or []
-    except ApiError:
-        return {}
-    return items[0] if items else {}
 
 
 async def _schema(workspace: Workspace, definition: Definition) -> Finding:
@@ -118,13 +108,7 @@ async def _node_clocks(workspace: Workspace, server: datetime) -> Finding:
 
 def _images(operator: Object, given: list[str] | tuple[str, ...]) -> ProbeImages:
     """Those that the operator gives to the pods of runs, as it pulls them."""
-    variables = dict(_variables(operator))
+    variables = operator_variables(operator)
     secrets = tuple(each for each in variables.get(_PULL_SECRETS, "").split(",") if each)
-    images = tuple(given) or tuple(variables[name] for name in _RUN_IMAGES if variables.get(name))
+    images = tuple(given) or tuple(variables[name] for name in RUN_IMAGES if variables.get(name))
     return ProbeImages(all=images, pull_policy=variables.get(_PULL_POLICY) or "IfNotPresent", pull_secrets=secrets)
-
-
-def _variables(operator: Object) -> Iterator[tuple[str, str]]:
-    for container in operator.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
-        for variable in container.get("env", ()):
-            yield variable["name"], variable.get("value", "")

@@ -28,20 +28,39 @@ def discover(options: argparse.Namespace) -> int:
     if options.image_path and options.config_map:
         raise Failure("--image-path and --config-map exclude each other: files come from one of them", Exit.USAGE)
     found = discover_in(options.paths)
+    is_usable = bool(found.environments)
     if options.write or options.config_map or options.image:
+        needs_atropos = not options.image and any(each.flavour == "atropos" for each in found.environments)
         manifests = environment_manifests(
             found,
             options.paths,
             image=options.image,
+            atropos_image=_atropos_image(options) if needs_atropos else "",
             image_path=options.image_path,
             as_config_map=options.config_map,
         )
         _write(manifests, options.write)
+        is_usable = bool(manifests)
     else:
         output.show(options.output, _found(found), _table(found))
     for problem in found.problems:
         output.note(f"warning: {problem}")
-    return Exit.OK if found.environments else Exit.NOT_FOUND
+    return Exit.OK if is_usable else Exit.NOT_FOUND
+
+
+def _atropos_image(options: argparse.Namespace) -> str:
+    """Of the release that the cluster has; empty where none can be asked."""
+    from clotho.cli.session.connection import run_connected
+    from clotho.cli.session.installation import environment_variant, operator_deployment, operator_variables
+
+    async def ask(options: argparse.Namespace, workspace: Workspace) -> str:
+        deployment = await operator_deployment(workspace, options.operator_namespace)
+        return environment_variant(operator_variables(deployment), "atropos")
+
+    try:
+        return run_connected(ask, options)
+    except Failure:
+        return ""
 
 
 def _found(found: Discovery) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from clotho.cli.files.run_files import read_run_and_maps
 from clotho.cli.session.creation import as_manifest, create_run, next_step
 from clotho.cli.session.drafts import edited_draft, refuse
 from clotho.cli.session.hints import hint
-from clotho.cli.session.lookup import find_run, require_namespace
+from clotho.cli.session.lookup import all_runs, find_run
 from clotho.cli.terminal import output, view
 from clotho.cli.terminal.fitting import without_columns
 from clotho.cli.terminal.screen import page_width
@@ -101,9 +101,7 @@ _REQUIRED: Final = {"model.name": "--model", "training.steps": "--steps"}
 
 async def list_all(options: argparse.Namespace, workspace: Workspace) -> int:
     everywhere = options.all_namespaces
-    items = await (workspace.all_namespaces("TrainingRun") if everywhere else workspace.all("TrainingRun"))
-    if not items and not everywhere:
-        await require_namespace(workspace)
+    items = await (workspace.all_namespaces("TrainingRun") if everywhere else all_runs(workspace))
     header = ["NAMESPACE"] * everywhere + ["NAME", "PHASE", "STEP", "REWARD", "TOK/S", "RESTARTS", "AGE"]
     body = [[run["metadata"]["namespace"]] * everywhere + _row(run) for run in items]
     empty = f"No runs in {'any namespace' if everywhere else workspace.namespace}."

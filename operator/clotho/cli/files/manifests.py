@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from clotho.cli.files.discovery import Discovery, FoundEnvironment, Problem
 from clotho.cli.files.python_source import local_imports
-from clotho.render.settings import Images
 
 Manifest = dict[str, Any]
 API_VERSION: Final = "clotho.dev/v1alpha1"
@@ -17,31 +16,39 @@ MOUNT: Final = "/environment"  # where a ConfigMap's files appear in the pods
 CONFIG_MAP_LIMIT: Final = 900_000  # of the API server's limit of 1 MiB, with room for the rest of the object
 DESCRIPTION_LIMIT: Final = 500
 NAME_LIMIT: Final = 63
-ATROPOS_IMAGE: Final = Images().environment.replace("/environment:", "/environment-atropos:")
+NO_ATROPOS_IMAGE: Final = (
+    "Atropos' library is in an image of its own, which no installed release names: pass --image; "
+    "`make push REGISTRY=... TAG=... VARIANTS=atropos` builds it and writes its name to dist/images.txt"
+)
 
 
 def environment_manifests(
-    found: Discovery, roots: Sequence[Path], *, image: str, image_path: str, as_config_map: bool
+    found: Discovery, roots: Sequence[Path], *, image: str, atropos_image: str, image_path: str, as_config_map: bool
 ) -> list[Manifest]:
-    """An Environment for each that can run; with its files in a ConfigMap on request."""
+    """An Environment for each that can run; with its files in a ConfigMap on request.
+
+    `image` runs all of them; without it the operator's image does, and `atropos_image` the files of Atropos.
+    """
     manifests: list[Manifest] = []
     for environment, name in _with_names(each for each in found.environments if each.is_run):
-        if not as_config_map:
-            manifests.append(
-                _environment(environment, name, _entry(environment, _inside(environment, roots, image_path)), image)
-            )
+        own_image = image or (atropos_image if environment.flavour == "atropos" else "")
+        if environment.flavour == "atropos" and not own_image:
+            found.problems.append(Problem(environment.path, NO_ATROPOS_IMAGE))
+        elif not as_config_map:
+            entry = _entry(environment, _inside(environment, roots, image_path))
+            manifests.append(_environment(environment, name, entry, own_image))
         elif files := _files(environment, found.problems):
             entry = _entry(environment, f"{MOUNT}/{environment.path.name}")
             manifests += [
                 {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": files},
-                _environment(environment, name, entry, image, config_map=name),
+                _environment(environment, name, entry, own_image, config_map=name),
             ]
     return manifests
 
 
 def _environment(found: FoundEnvironment, name: str, entry: str, image: str, config_map: str = "") -> Manifest:
     spec = {
-        "image": image or (ATROPOS_IMAGE if found.flavour == "atropos" else ""),
+        "image": image,
         "entry": entry,
         "configMapName": config_map,
         "description": found.description[:DESCRIPTION_LIMIT],

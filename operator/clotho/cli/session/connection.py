@@ -5,6 +5,7 @@ import asyncio
 import os
 import re
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -16,18 +17,19 @@ from clotho.cluster.login import load_as_kubectl
 from clotho.cluster.outcomes import ApiError, Forbidden, NoCredentials, NotFound, Transient, Unauthorized
 from clotho.workspace.objects import Workspace
 
-Command = Callable[[argparse.Namespace, Workspace], Awaitable[int]]
+Answer = TypeVar("Answer")
+Command = Callable[[argparse.Namespace, Workspace], Awaitable[Answer]]
 TIMEOUT_SECONDS = 20.0
 CONNECTIONS = 256  # each watch behind the page holds one
 _NO_NAMESPACE = re.compile(r'namespaces "(.+)" not found')
 _BY_POLICY = f"ValidatingAdmissionPolicy '{admission.NAME}'"  # as the API server names it
 
 
-def run_connected(command: Command, options: argparse.Namespace) -> int:
+def run_connected(command: Command[Answer], options: argparse.Namespace) -> Answer:
     return asyncio.run(_connected(command, options))
 
 
-async def _connected(command: Command, options: argparse.Namespace) -> int:
+async def _connected(command: Command[Answer], options: argparse.Namespace) -> Answer:
     try:
         credentials = _credentials(options)
         async with ApiClient(

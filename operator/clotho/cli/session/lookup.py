@@ -29,6 +29,13 @@ async def find_run(workspace: Workspace, name: str) -> dict[str, Any]:
         raise await unknown(workspace, "run", name, known) from None
 
 
+async def all_runs(workspace: Workspace) -> list[dict[str, Any]]:
+    runs = await workspace.all("TrainingRun")
+    if not runs:
+        await require_namespace(workspace)
+    return runs
+
+
 async def find_run_patiently(workspace: Workspace, name: str) -> dict[str, Any]:
     """Retries while the API server is restarting."""
     give_up = time.monotonic() + LIMIT_SECONDS

@@ -11,10 +11,11 @@ import yaml
 
 from clotho.api.environment import Environment, parse
 from clotho.cli.__main__ import main
+from clotho.cli.failure import Exit
 from clotho.cli.files.discovery import discover
-from clotho.cli.files.manifests import CONFIG_MAP_LIMIT, environment_manifests, object_name
-from clotho.render.settings import Images
+from clotho.cli.files.manifests import CONFIG_MAP_LIMIT, NO_ATROPOS_IMAGE, environment_manifests, object_name
 
+ATROPOS = "registry/environment-atropos:1"
 KIT = "from clotho_environment import Environment\nimport words\n\n\nclass Echo(Environment):\n    'Say it.'\n"
 
 
@@ -28,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def made(folder: Path, **options: Any) -> list[dict[str, Any]]:
-    given = {"image": "", "image_path": "", "as_config_map": False, **options}
+    given = {"image": "", "atropos_image": ATROPOS, "image_path": "", "as_config_map": False, **options}
     return environment_manifests(discover([folder]), [folder], **given)
 
 
@@ -53,8 +54,14 @@ def test_atropos_files_run_on_the_image_with_its_library(folder: Path) -> None:
         for each in made(folder, as_config_map=True)
         if "spec" in each
     }
-    assert images["gsm-8k"] == Images().environment.replace("/environment:", "/environment-atropos:")
-    assert images["echo"] is None, "the operator's own"
+    assert images == {"gsm-8k": ATROPOS, "echo": None}, "None: the operator's own"
+
+
+def test_atropos_files_without_an_image_are_a_problem_and_the_others_get_their_manifests(folder: Path) -> None:
+    found = discover([folder])
+    manifests = environment_manifests(found, [folder], image="", atropos_image="", image_path="", as_config_map=True)
+    assert [each["metadata"]["name"] for each in manifests] == ["echo", "echo"]
+    assert [(each.path.name, each.what) for each in found.problems] == [("gsm8k.py", NO_ATROPOS_IMAGE)]
 
 
 def test_manifests_are_accepted_by_the_operator(folder: Path) -> None:
@@ -66,7 +73,9 @@ def test_manifests_are_accepted_by_the_operator(folder: Path) -> None:
 def test_files_too_large_for_a_config_map_are_a_problem(folder: Path) -> None:
     (folder / "words.py").write_text("#" + "x" * CONFIG_MAP_LIMIT)
     found = discover([folder])
-    manifests = environment_manifests(found, [folder], image="", image_path="", as_config_map=True)
+    manifests = environment_manifests(
+        found, [folder], image="", atropos_image=ATROPOS, image_path="", as_config_map=True
+    )
     assert [each["metadata"]["name"] for each in manifests] == ["gsm-8k", "gsm-8k"]
     assert "--image" in found.problems[0].what
 
@@ -95,7 +104,9 @@ def test_of_several_classes_in_a_file_only_the_one_that_runs_gets_a_manifest(
     (tmp_path / "two.py").write_text(TWO + ending)
     found = discover([tmp_path])
     assert [each.class_name for each in found.environments] == ["Sums", "Products"], "both are listed"
-    (manifest,) = environment_manifests(found, [tmp_path], image="i", image_path="", as_config_map=False)
+    (manifest,) = environment_manifests(
+        found, [tmp_path], image="i", atropos_image="", image_path="", as_config_map=False
+    )
     assert manifest["metadata"]["name"] == run.lower()
     assert [each.what for each in found.problems] == [
         f"several BaseEnv classes in one file: runs use {run}, never {idle}"
@@ -111,8 +122,16 @@ def test_object_names_are_valid_for_kubernetes(text: str, name: str) -> None:
 
 
 def test_manifests_are_yaml_that_means_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["env", "discover", str(folder), "--config-map", "--write", "-"]) == 0
-    assert list(yaml.safe_load_all(capsys.readouterr().out)) == made(folder, as_config_map=True)
+    assert main(["env", "discover", str(folder), "--config-map", "--image", "i", "--write", "-"]) == 0
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == made(folder, as_config_map=True, image="i")
+
+
+def test_without_a_cluster_a_folder_of_atropos_files_needs_an_image(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["env", "discover", str(folder / "math"), "--config-map", "--kubeconfig", str(tmp_path / "none")]
+    assert main(words) == Exit.NOT_FOUND
+    assert "pass --image" in capsys.readouterr().err
 
 
 def test_discovery_as_json_has_the_fields_of_a_listing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
