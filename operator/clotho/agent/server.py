@@ -1,7 +1,7 @@
 """The tools over MCP: standard input and output for one agent, streamable HTTP for several."""
 
 import uuid
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from clotho.agent.answers import Answer
 from clotho.agent.tools import Toolbox
+from clotho.api.names import LOGGED_COMPONENTS, TRAINER
 
 INSTRUCTIONS: Final = (
     "Reinforcement-learning fine-tuning on a Kubernetes cluster. The usual way: rl_list_environments, "
@@ -21,7 +22,9 @@ SESSION_HEADER: Final = "mcp-session-id"
 READS: Final = ToolAnnotations(read_only_hint=True)
 
 AgentContext = Context[Any, Any]
-Component = Literal["trainer", "api-server", "inference", "environment"]
+Component = Annotated[  # a string to pydantic: the toolbox answers a misspelt one in a sentence
+    str, Field(description="Whose logs.", json_schema_extra={"enum": list(LOGGED_COMPONENTS)})
+]
 RunId = Annotated[str, Field(description="As returned by rl_start_training or rl_list_runs.")]
 Session = Annotated[
     str, Field(description="As returned by rl_select_environment; required only where the connection has no session.")
@@ -111,7 +114,7 @@ def _add_run_tools(server: MCPServer[Any], toolbox: Toolbox) -> None:
     @server.tool(annotations=READS)
     async def rl_get_logs(
         run_id: RunId,
-        component: Annotated[Component, Field(description="Whose logs.")] = "trainer",
+        component: Component = TRAINER,
         lines: Annotated[int, Field(description="The last lines of each pod.", ge=1, le=1000)] = 100,
     ) -> Answer:
         """Read the last log lines of a run's pods, with tracebacks. Never rate-limited."""

@@ -14,6 +14,7 @@ from clotho.agent.answers import Answer
 from clotho.agent.evaluations import percent_correct
 from clotho.agent.rate_limit import record_check
 from clotho.api.inference_tests import TIDY_SECONDS
+from clotho.api.names import LOGGED_COMPONENTS
 from clotho.authoring.draft import Draft, RefusedEditError
 from clotho.cluster.credentials import CredentialsError
 from clotho.cluster.outcomes import ApiError, NotFound
@@ -23,6 +24,7 @@ from clotho.workspace.inference_tests import CannotStart, TestOrder, wait_for_te
 from clotho.workspace.log_lines import readable
 from clotho.workspace.logs import component_of, read_log
 from clotho.workspace.objects import Workspace, WrongStateError
+from clotho_contract.nearest import nearest
 
 SESSIONS: Final = 256  # beyond that the oldest draft is dropped
 LOG_LIMIT: Final = 20_000  # characters of each pod's log: an agent reads all of it
@@ -46,6 +48,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 P = ParamSpec("P")
 Tool = Callable[Concatenate["Toolbox", P], Coroutine[Any, Any, Answer]]
+RunTool = Callable[Concatenate["Toolbox", str, P], Coroutine[Any, Any, Answer]]
 Report = Callable[[str], Awaitable[None]]
 
 
@@ -60,10 +63,24 @@ def answers_errors(tool: Tool[P]) -> Tool[P]:
             return {"error": str(refused), **refused.details}
         except WrongStateError as wrong:
             return {"error": str(wrong), "status": wrong.phase.lower()}
-        except NotFound as missing:
-            return {"error": missing.message, **await self.available_runs()}
         except (ApiError, CredentialsError) as error:
             return {"error": getattr(error, "message", str(error))}
+
+    return guarded
+
+
+def about_a_run(tool: RunTool[P]) -> RunTool[P]:
+    """A run that does not exist is answered with the nearest one that does."""
+
+    @answers_errors
+    @wraps(tool)
+    async def guarded(self: "Toolbox", run_id: str, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        try:
+            return await tool(self, run_id, *args, **kwargs)
+        except NotFound as missing:
+            known = await self.run_names()
+            guess = "" if run_id in known else nearest(run_id, known)
+            return {"error": f"{missing.message}{guess}", "available": known}
 
     return guarded
 
@@ -83,11 +100,8 @@ class Toolbox:
     def can_test(self) -> bool:
         return self._settings.can_test
 
-    async def available_runs(self) -> Answer:
-        try:
-            return {"available": sorted(run["metadata"]["name"] for run in await self._workspace.all("TrainingRun"))}
-        except ApiError:
-            return {}
+    async def run_names(self) -> list[str]:
+        return sorted(run["metadata"]["name"] for run in await self._workspace.all("TrainingRun"))
 
     def _draft(self, session: str) -> Draft:
         if session not in self._drafts:
@@ -168,7 +182,7 @@ class Toolbox:
         new = await begin_draft(self._workspace, old.environment.metadata.name, self._settings.base)
         return msgspec.structs.replace(new, spec=old.spec, config=old.config, replicas=old.replicas)
 
-    @answers_errors
+    @about_a_run
     async def check_status(self, run_id: str) -> Answer:
         now = self._clock()
         run, left = await record_check(self._workspace, run_id, self._settings.status_interval_seconds, now)
@@ -181,9 +195,12 @@ class Toolbox:
             }
         return answers.status_answer(run, now, await percent_correct(self._workspace, run))
 
-    @answers_errors
+    @about_a_run
     async def logs(self, run_id: str, component: str, lines: int) -> Answer:
         """Not rate-limited: the log is where the first minutes of a run, and its failures, are explained."""
+        if component not in LOGGED_COMPONENTS:
+            guess = nearest(component, LOGGED_COMPONENTS)
+            return {"error": f"no component {component!r}{guess}", "available": list(LOGGED_COMPONENTS)}
         run = await self._workspace.get("TrainingRun", run_id)
         pods = [pod for pod in await self._workspace.pods_of(run_id) if component_of(pod) == component]
         found = {name: text async for name, text in self._tails(pods, lines)} if pods else {}
@@ -203,7 +220,7 @@ class Toolbox:
                 text = f"(no log: {error.message})"
             yield pod["metadata"]["name"], text
 
-    @answers_errors
+    @about_a_run
     async def stop_training(self, run_id: str) -> Answer:
         run = await self._workspace.stop_run(run_id)
         return {
@@ -213,7 +230,7 @@ class Toolbox:
             "environment": answers.environments_of(run),
         }
 
-    @answers_errors
+    @about_a_run
     async def results(self, run_id: str) -> Answer:
         return answers.results_answer(await self._workspace.get("TrainingRun", run_id))
 

@@ -12,7 +12,7 @@ from clotho.authoring.draft import RefusedEditError
 from clotho.cli.files.manifests import Manifest
 from clotho.cli.files.run_files import read_run_and_maps
 from clotho.cli.session.creation import create_run
-from clotho.cli.session.lookup import find_run
+from clotho.cli.session.lookup import all_runs, find_run
 from clotho.client.connection import Connection
 from clotho.client.errors import ClothoError, explained
 from clotho.client.frames import Frame, frame, run_row
@@ -71,7 +71,7 @@ class Client:
         return Run(self._connection, self._connection.call(find_run(self._connection.workspace, name)))
 
     def runs(self) -> list[Run]:
-        bodies = self._connection.call(self._connection.workspace.all("TrainingRun"))
+        bodies = self._connection.call(all_runs(self._connection.workspace))
         return [Run(self._connection, body) for body in bodies]
 
     def results(self) -> Frame:

@@ -56,6 +56,10 @@ async def test_a_run_from_creation_to_deletion(
                 other.refresh()
         with pytest.raises(ClothoError, match="this client is closed"):
             client.runs()
+        with Client("nowhere", kubeconfig=control_plane.kubeconfig) as lost:
+            for ask in (lost.runs, lost.results):
+                with pytest.raises(ClothoError, match="namespace 'nowhere' does not exist"):
+                    ask()
 
     await asyncio.to_thread(use)
     assert "Completed: " in capsys.readouterr().out

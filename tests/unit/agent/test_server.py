@@ -72,6 +72,15 @@ async def test_a_session_from_selection_to_a_run(client: Client, api: FakeApi) -
     assert spec["environments"][0]["config"]["mode"] == "hard"
 
 
+async def test_a_misspelt_component_is_answered_in_a_sentence(client: Client, api: FakeApi) -> None:
+    components = ["trainer", "api-server", "inference", "environment"]
+    async with client:
+        listed = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+        answer = await call(client, "rl_get_logs", run_id="echo-1", component="trainr")
+    assert answer == {"error": "no component 'trainr'; did you mean trainer?", "available": components}
+    assert listed["rl_get_logs"]["properties"]["component"]["enum"] == components
+
+
 async def test_errors_are_results(client: Client) -> None:
     async with client:
         assert "rl_select_environment" in (await call(client, "rl_start_training"))["error"]

@@ -290,7 +290,7 @@ async def test_logs_are_readable_and_never_rate_limited(api: FakeApi, tools: Too
         answer = await tools.logs("echo-1", "trainer", 7)
         assert answer["logs"] == {"a": "11-15 12:00:01 INFO  step 3\nplain", "b": "(no log: not found)"}
     assert "no environment pod" in (await tools.logs("echo-1", "environment", 7))["error"]
-    assert "not found" in (await tools.logs("echo-2", "trainer", 7))["error"]
+    assert (await tools.logs("echo-2", "trainer", 7))["error"].endswith("not found; did you mean echo-1?")
 
 
 async def test_one_of_two_concurrent_checks_is_rate_limited(
@@ -348,8 +348,9 @@ async def test_runs_are_listed(api: FakeApi, tools: Toolbox) -> None:
 async def test_an_unknown_run_is_an_answer(api: FakeApi, tools: Toolbox, tool: str) -> None:
     running(api)
     answer = await getattr(tools, tool)("absent")
-    assert "not found" in answer["error"]
+    assert answer["error"].endswith("not found")
     assert answer["available"] == ["echo-1"]
+    assert (await getattr(tools, tool)("eco-1"))["error"].endswith("; did you mean echo-1?")
 
 
 @pytest.mark.parametrize("name", ["", "..", "../environments/echo", "a/status", "a?dryRun=All", "A b", "a" * 300])
