@@ -10,6 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from clotho_contract.entries import FORMS, task_problem
+from clotho_contract.nearest import nearest
+from clotho_environment.modules import missing_module, modules_beside
 from clotho_environment.sdk.environment import AnyEnvironment, Environment
 
 
@@ -67,13 +69,15 @@ def _reasoning_gym(task: str) -> NativeEntry:
 
 def _verifiers(taskset: str) -> NativeEntry:
     try:
-        from clotho_environment.builtin.verifiers import Verifiers
+        from clotho_environment.builtin.verifiers import Verifiers, taskset_problem
     except ImportError as error:
         raise EntryError(str(error)) from error
     if taskset.endswith(".py"):
         path = _existing(Path(taskset))
         _search_in(path.parent)
         taskset = path.stem
+    if problem := taskset_problem(taskset):
+        raise EntryError(problem)
     return NativeEntry(Verifiers, {"taskset": taskset})
 
 
@@ -109,6 +113,9 @@ def _load_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
+        if missing := missing_module(name, error):
+            near = nearest(missing, modules_beside(missing))
+            raise EntryError(f"there is no module {missing} in this image{near}") from error
         raise EntryError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
@@ -122,8 +129,8 @@ def _class_in(module: ModuleType, name: str, where: str) -> type[AnyEnvironment]
         wanted = getattr(module, name, None)
         if isinstance(wanted, type) and issubclass(wanted, Environment):
             return wanted
-        there = ", ".join(found) or "none"
-        raise EntryError(f"{where} has no environment class {name}; its environment classes: {there}")
+        hint = nearest(name, found) or f"; its environment classes: {', '.join(found) or 'none'}"
+        raise EntryError(f"{where} has no environment class {name}{hint}")
     if len(found) == 1:
         return next(iter(found.values()))
     if not found:

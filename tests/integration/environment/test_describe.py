@@ -105,15 +105,30 @@ async def test_a_hostile_file_is_reported_as_an_error(tmp_path, name):
     assert "Traceback" not in running.log
 
 
-async def test_a_misspelt_reasoning_gym_task_is_found_and_the_nearest_offered(tmp_path):
-    pytest.importorskip("reasoning_gym", reason="the extra environment-reasoning-gym is not installed")
-    arguments = ["--serve", "--entry", "reasoning-gym:leter_counting", "--port", str(free_port())]
-    async with command(tmp_path, "describe", *arguments) as running:
+MISSPELT = [
+    ("reasoning-gym:leter_counting", "reasoning-gym has no task 'leter_counting'; did you mean letter_counting"),
+    ("verifiers:shuot-v1", "verifiers has no taskset shuot-v1; did you mean shout-v1?"),
+    ("verifiers:textarina", "verifiers has no taskset textarina; did you mean textarena"),
+    ("shuot_v1:Shout", "there is no module shuot_v1 in this image; did you mean shout_v1"),
+]
+
+
+@pytest.mark.parametrize(("entry", "complaint"), MISSPELT)
+async def test_a_misspelt_entry_is_found_and_the_nearest_offered(tmp_path, entry, complaint):
+    library = entry.partition(":")[0].replace("-", "_")
+    if library in ("reasoning_gym", "verifiers"):
+        pytest.importorskip(library, reason=f"the extra for {library} is not installed")
+    async with command(tmp_path, "describe", "--serve", "--entry", entry, "--port", str(free_port())) as running:
         assert await running.wait() == 1
     assert running.termination_message["reason"] == "InvalidConfig"
-    assert running.termination_message["message"].startswith(
-        "reasoning-gym has no task 'leter_counting'; did you mean letter_counting"
-    )
+    assert running.termination_message["message"].startswith(complaint)
+
+
+async def test_a_taskset_of_verifiers_is_described_without_its_data(tmp_path):
+    pytest.importorskip("verifiers", reason="the extra environment-verifiers is not installed")
+    async with command(tmp_path, "describe", "--entry", "verifiers:shout-v1") as running:
+        assert await running.wait() == 0
+    assert b'"taskset"' in running.output
 
 
 async def test_stopped_while_importing(tmp_path):

@@ -175,7 +175,16 @@ class TestEntries:
         [
             ("", "the environment has no entry; use letters, module:Class"),
             ("gsm8k", "'gsm8k' is not an entry; use letters"),
-            ("no_such_module:Thing", "module no_such_module cannot be imported: ModuleNotFoundError"),
+            ("no_such_module:Thing", "there is no module no_such_module in this image"),
+            (
+                "clotho_enviroment.builtin:X",
+                "there is no module clotho_enviroment in this image; did you mean clotho_env",
+            ),
+            (
+                "clotho_environment.builtin.leters:Letters",
+                "clotho_environment.builtin.leters in this image; did you mean clotho_environment.builtin.letters",
+            ),
+            ("clotho_environment.builtin.letters:Leters", "has no environment class Leters; did you mean Letters?"),
             (
                 "clotho_environment.builtin.letters:Nope",
                 "has no environment class Nope; its environment classes: Letters",
@@ -188,6 +197,12 @@ class TestEntries:
         with pytest.raises(EntryError) as refusal:
             find_entry(entry)
         assert complaint in str(refusal.value)
+
+    def test_a_module_that_lacks_what_it_imports_is_not_called_missing(self, tmp_path, monkeypatch):
+        (tmp_path / "half_installed.py").write_text("import no_such_library")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(EntryError, match=r"module half_installed cannot be imported: .*no_such_library"):
+            find_entry("half_installed:Thing")
 
     @pytest.mark.parametrize(
         ("source", "complaint"),

@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
+from clotho_contract.nearest import nearest
 from clotho_environment.sdk.conversation import Conversation
 from clotho_environment.sdk.environment import Config, Environment, EnvironmentFailedError
 from clotho_environment.sdk.group import Group
@@ -16,11 +17,14 @@ from clotho_environment.sdk.sampling import SamplingClient
 
 try:
     import verifiers.v1 as vf  # type: ignore[import-untyped]
-    from verifiers.v1.utils.loaders import load_environment  # type: ignore[import-untyped]
+    from verifiers.v1.utils.loaders import load_environment, taskset_class  # type: ignore[import-untyped]
 except ImportError as error:
     raise ImportError("this image has no verifiers; install the extra clotho-rl[environment-verifiers]") from error
 
 from clotho_environment.builtin import verifiers_harness
+from clotho_environment.modules import missing_module, modules_beside
+
+TASKSETS: Final = "verifiers.v1.tasksets"  # those that ship with the library; others are packages of their own
 
 
 class VerifiersConfig(Config):
@@ -31,6 +35,20 @@ class VerifiersConfig(Config):
         description="The program that plays; the default chats in this process. Others may need uv and a network.",
     )
     max_turns: int | None = Field(None, ge=1, description="Most turns of one attempt.")
+
+
+def taskset_problem(taskset: str) -> str:
+    """Why there is no such taskset, with those of similar names; empty when there is. Its data is not loaded."""
+    try:
+        taskset_class(taskset)
+    except Exception as error:
+        module = taskset.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
+        if not missing_module(module, error.__cause__):
+            return f"taskset {taskset} cannot be imported: {type(error).__name__}: {error.__cause__ or error}"
+        known = (*modules_beside(f"{TASKSETS}."), *modules_beside(module))
+        names = [name.removeprefix(f"{TASKSETS}.").replace("_", "-") for name in known]
+        return f"verifiers has no taskset {taskset}{nearest(taskset, names)}; its package must be in the image"
+    return ""
 
 
 class Verifiers(Environment[VerifiersConfig, Any]):
