@@ -39,6 +39,15 @@ def test_environments_of_the_examples_can_be_used(path: Path) -> None:
         assert list(needs_problems("", needs_of(environment.spec), RenderSettings())) == []
 
 
+def test_the_image_of_ones_own_can_start_from_any_registry_and_has_the_file_that_its_environment_names() -> None:
+    folder = EXAMPLES / "own-environment"
+    lines = [line for line in (folder / "image" / "Containerfile").read_text().splitlines() if line[:1] != "#"]
+    assert lines[:2] == [f"ARG PARENT={RenderSettings().images.environment}", "FROM ${PARENT}"]
+    _, source, target = lines[2].split()
+    assert (folder / source).is_file(), "the context is the folder of both examples"
+    assert yaml.safe_load((folder / "image" / "environment.yaml").read_text())["spec"]["entry"] == target
+
+
 @pytest.mark.parametrize(
     ("shape", "ranks"),
     [("one-gpu", 1), ("eight-gpus", 8), ("two-nodes", 16), ("three-cpu-ranks", 3), ("inference-replicas", 1)],
