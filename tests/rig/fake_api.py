@@ -62,7 +62,9 @@ class FakeApi:
             raise NotFound(f"{verb} {path}", f"{path.rpartition('/')[2]!r} not found", 404, "NotFound")
         return self.objects[path]
 
-    async def list(self, path: str, answer: type[Any], params: Mapping[str, str]) -> Any:
+    async def list(
+        self, path: str, answer: type[Any], params: Mapping[str, str], *, only_metadata: bool = False
+    ) -> Any:
         self._note(f"list {path}")
         wanted = dict(pair.split("=") for pair in params.get("labelSelector", "").split(",") if pair)
         items = [

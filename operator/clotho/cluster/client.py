@@ -51,11 +51,16 @@ class ApiClient:
         self._credentials = credentials
         self._on_answer = on_answer
         self._timeout = timeout_seconds
-        self._session = aiohttp.ClientSession(
-            base_url=credentials.server,
-            proxy=credentials.proxy,
-            connector=aiohttp.TCPConnector(limit=connections, ssl=credentials.tls or False, keepalive_timeout=75),
-            timeout=aiohttp.ClientTimeout(total=timeout_seconds),
+        self._session = self._new_session(connections, user_agent)
+        self._streams = self._new_session(0, user_agent)  # those that stay open must not take the others' connections
+
+    def _new_session(self, connections: int, user_agent: str) -> aiohttp.ClientSession:
+        tls = self._credentials.tls or False
+        return aiohttp.ClientSession(
+            base_url=self._credentials.server,
+            proxy=self._credentials.proxy,
+            connector=aiohttp.TCPConnector(limit=connections, ssl=tls, keepalive_timeout=75),
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
             headers={"User-Agent": user_agent},
         )
 
@@ -64,6 +69,7 @@ class ApiClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
+        await self._streams.close()
 
     async def get(self, path: str, answer: type[T], **params: str) -> T:
         return _decoded("get", path, await self._send("get", path, params=params), answer)
@@ -94,17 +100,21 @@ class ApiClient:
     async def delete(self, path: str, options: object, answer: type[T]) -> T:
         return _decoded("delete", path, await self._send("delete", path, options), answer)
 
-    async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """A plain-text answer piece by piece, for as long as it lasts: logs."""
-        no_end = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout)
+    async def stream(
+        self, path: str, params: Mapping[str, str], silence_seconds: float | None = None
+    ) -> AsyncIterator[bytes]:
+        """An answer piece by piece, for as long as it lasts: logs and watches. Longer silence means it is lost."""
+        no_end = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=silence_seconds)
+        headers = self._authorization(f"get {path}")
         try:
-            async with self._session.get(
-                path, params=params, headers=self._credentials.headers(), timeout=no_end
-            ) as answer:
+            async with self._streams.get(path, params=params, headers=headers, timeout=no_end) as answer:
                 if answer.status >= 400:
                     raise from_answer(f"get {path}", answer.status, _status(await answer.read()), None)
                 async for piece in answer.content.iter_any():
                     yield piece
+        except Unauthorized:
+            self._credentials.forget_token()  # a rotated one: the next attempt reads it again
+            raise
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Transient(f"get {path}", str(error) or type(error).__name__) from error
 
@@ -114,10 +124,10 @@ class ApiClient:
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket to a running container (exec); the first byte of each message names its channel."""
         try:
-            async with self._session.ws_connect(
+            async with self._streams.ws_connect(
                 path,
                 params=params,
-                headers=self._credentials.headers(),
+                headers=self._authorization(f"exec {path}"),
                 protocols=(CHANNELS,),
                 max_msg_size=0,
                 timeout=aiohttp.ClientWSTimeout(ws_receive=None),
@@ -148,10 +158,7 @@ class ApiClient:
     async def _send_once(
         self, verb: str, path: str, data: bytes | None, headers: Mapping[str, str], params: Mapping[str, str]
     ) -> bytes:
-        try:
-            headers = {**headers, **self._credentials.headers()}
-        except CredentialsError as error:
-            raise NoCredentials(f"{verb} {path}", str(error)) from error
+        headers = {**headers, **self._authorization(f"{verb} {path}")}
         try:
             async with self._session.request(_METHODS[verb], path, data=data, headers=headers, params=params) as answer:
                 raw = await answer.read()
@@ -162,6 +169,12 @@ class ApiClient:
         if answer.status < 400:
             return raw
         raise from_answer(f"{verb} {path}", answer.status, _status(raw), answer.headers.get("Retry-After"))
+
+    def _authorization(self, what: str) -> Mapping[str, str]:
+        try:
+            return self._credentials.headers()
+        except CredentialsError as error:
+            raise NoCredentials(what, str(error)) from error
 
 
 _METHODS: Final = {

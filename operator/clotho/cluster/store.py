@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.json import Decoder
 
 from clotho.api import environment, inference_tests, training_policy
 from clotho.api.environment import AnyEnvironment
@@ -130,9 +131,21 @@ class Store:
     def handle_event(self, kind: Kind, is_deleted: bool, body: Mapping[str, Any]) -> None:
         """Take in what a watch reported; what cannot be decoded is skipped."""
         try:
-            self._handle_event(kind, is_deleted, body)
+            head = body["metadata"]
+            if is_deleted or not self.cache(kind).has(head.get("namespace", ""), head["name"], head["resourceVersion"]):
+                self._handle(kind, is_deleted, decode(kind, body))
         except _UNDECODABLE as error:
             self._report(kind, body, error)
+
+    def handle_json(self, kind: Kind, is_deleted: bool, body: bytes) -> Metadata | None:
+        """The same for a child as the API server sent it; None when it was skipped."""
+        try:
+            item = _CHILDREN.get(kind, _CHILD).decode(body)
+        except _UNDECODABLE as error:
+            self._report(kind, msgspec.json.decode(body), error)
+            return None
+        self._handle(kind, is_deleted, item)
+        return item.metadata
 
     def take_in(self, kind: Kind, body: Mapping[str, Any]) -> Object | None:
         """Take in what was listed, read or written; None when it cannot be decoded and was skipped."""
@@ -163,27 +176,23 @@ class Store:
         log.error("%s %s cannot be decoded and is skipped: %s", kind, named, str(error) or type(error).__name__)
         self._on_undecodable(kind)
 
-    def _handle_event(self, kind: Kind, is_deleted: bool, body: Mapping[str, Any]) -> None:
-        cache, head = self.cache(kind), body["metadata"]
-        if kind == "Pod":
-            self._note_termination(body)
+    def _handle(self, kind: Kind, is_deleted: bool, item: Object) -> None:
+        self._note_termination(item)
         if is_deleted:
-            self.forget(kind, msgspec.convert(head, Metadata))
-        elif not cache.has(head.get("namespace", ""), head["name"], head["resourceVersion"]):
-            item, before = decode(kind, body), cache.get(head.get("namespace", ""), head["name"])
-            if self._observe(kind, item):
-                self.announce(kind, item.metadata)
-                if before is not None and owner(before.metadata) != owner(item.metadata):
-                    self.announce(kind, before.metadata)  # it lost the object: the label was edited
+            self.forget(kind, item.metadata)
+            return
+        before = self.cache(kind).get(item.metadata.namespace, item.metadata.name)
+        if self._observe(kind, item):
+            self.announce(kind, item.metadata)
+            if before is not None and owner(before.metadata) != owner(item.metadata):
+                self.announce(kind, before.metadata)  # it lost the object: the label was edited
 
-    def _note_termination(self, body: Mapping[str, Any]) -> None:
+    def _note_termination(self, item: Object) -> None:
         """A pod may end and vanish between two reconciles: its termination message must not vanish with it."""
-        containers = body.get("status", {}).get("containerStatuses", ())
-        if any("terminated" in container.get("state", {}) for container in containers):
-            pod = msgspec.convert(body, Pod)
-            run = owner(pod.metadata)
+        if isinstance(item, Pod) and any(each.state.terminated for each in item.status.container_statuses):
+            run = owner(item.metadata)
             if run is not None:
-                self._pod_ended(run, pod)
+                self._pod_ended(run, item)
 
     def forget(self, kind: Kind, metadata: Metadata) -> None:
         """A watch reported its removal, or a list does not have it any more."""
@@ -295,6 +304,8 @@ def _seen(item: Child | SecretChild) -> ObjectSeen:
     )
 
 
+_CHILD: Final[Decoder[Pod | Child | Workload]] = Decoder(Child)
+_CHILDREN: Final[Mapping[Kind, Decoder[Pod | Child | Workload]]] = {"Pod": Decoder(Pod), "Workload": Decoder(Workload)}
 _PARSERS: Final[Mapping[Kind, Callable[[Mapping[str, Any]], Object]]] = {
     "TrainingRun": parse,
     "Environment": environment.parse,

@@ -1,41 +1,26 @@
 """Makes the caches complete before the first decision, and compares them with the cluster now and then.
 
-Watches report what happens while they are open; a deletion during a long break is never reported.
+Kopf's watches report what happens while they are open; a deletion during a long break is never reported.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from clotho.api.metadata import Metadata
-from clotho.api.names import SELECTOR
 from clotho.cluster.apply import Writer
-from clotho.cluster.client import ApiClient
+from clotho.cluster.client import ApiClient, Object
 from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN, WATCHED_KINDS, Resource
 from clotho.cluster.outcomes import ApiError, NotFound
 from clotho.cluster.store import Child, Store
+from clotho.cluster.watch import Page, of_kind
 from clotho.plan.model import Kind, ObjectKey
 
 log = logging.getLogger(__name__)
-PAGE: Final = "500"
 RETRY_SECONDS: Final = 5.0
 KINDS: Final[tuple[Kind, ...]] = (*WATCHED_CHILDREN, *WATCHED_KINDS)
-
-
-class _ListMetadata(Struct, frozen=True, rename="camel"):
-    resource_version: str = ""
-    next_page: str = field(name="continue", default="")
-
-
-T = TypeVar("T")
-
-
-class _Page(Struct, Generic[T], frozen=True):
-    metadata: _ListMetadata
-    items: tuple[T, ...] | None = None  # Go encodes an empty list so
 
 
 class _Named(Struct, frozen=True):
@@ -64,7 +49,7 @@ class Synchroniser:
     async def _wait_for(self, resource: Resource) -> None:
         while True:
             try:
-                await self._client.list(resource.folder(self._scopes[0]), _Page[Child], {"limit": "1"})
+                await self._client.list(resource.folder(self._scopes[0]), Page[Child], {"limit": "1"})
                 announced = await self._client.get(resource.root, _Announced)
                 if any(each.name == resource.plural for each in announced.resources):
                     return
@@ -76,17 +61,17 @@ class Synchroniser:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def prime(self) -> None:
-        """List everything. Only with watches already open is nothing lost between the list and the watch."""
+        """List our own kinds. Only with watches already open is nothing lost between the list and the watch."""
         while not self.is_synced:
             try:
-                await asyncio.gather(*(self._fill(kind, scope) for kind in KINDS for scope in self._scopes))
+                await asyncio.gather(*(self._fill(kind, scope) for kind in WATCHED_KINDS for scope in self._scopes))
                 self.is_synced = True
             except ApiError as error:
                 log.error("cannot list, trying again in %g s: %s", RETRY_SECONDS, error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _fill(self, kind: Kind, scope: str | None) -> None:
-        async for page in self._pages(kind, scope, _Page[dict[str, Any]]):
+        async for page in of_kind(self._client, kind, scope).pages(Object):
             for body in page.items or ():
                 self._store.take_in(kind, body)
 
@@ -113,20 +98,7 @@ class Synchroniser:
     async def _listed(self, kind: Kind, scope: str | None) -> tuple[list[Child], int]:
         items: list[Child] = []
         version = 0
-        async for page in self._pages(kind, scope, _Page[Child], only_metadata=True):
+        async for page in of_kind(self._client, kind, scope).pages(Child, only_metadata=True):
             items += page.items or ()
             version = int(page.metadata.resource_version or 0)
         return items, version
-
-    async def _pages(
-        self, kind: Kind, scope: str | None, page_type: type[_Page[T]], *, only_metadata: bool = False
-    ) -> AsyncIterator[_Page[T]]:
-        params = {"limit": PAGE} if kind in WATCHED_KINDS else {"limit": PAGE, "labelSelector": SELECTOR}
-        while True:
-            page = await self._client.list(
-                RESOURCES[kind].folder(scope), page_type, params, only_metadata=only_metadata
-            )
-            yield page
-            if not page.metadata.next_page:
-                return
-            params["continue"] = page.metadata.next_page

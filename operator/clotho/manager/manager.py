@@ -24,12 +24,14 @@ from clotho.cluster.credentials import Credentials
 from clotho.cluster.descriptions import Descriptions
 from clotho.cluster.events import EventPoster
 from clotho.cluster.keeping import Keeper
+from clotho.cluster.kinds import WATCHED_CHILDREN, WATCHED_KINDS
 from clotho.cluster.kueue import Kueue
 from clotho.cluster.lease import LeaderElection
 from clotho.cluster.notifications import Notifier
 from clotho.cluster.observe import Observer
 from clotho.cluster.outcomes import ApiError
 from clotho.cluster.probe import Answers, Prober, operator_token
+from clotho.cluster.reflector import Children
 from clotho.cluster.steering import Steering
 from clotho.cluster.store import Store, key_of, run_key
 from clotho.cluster.sync import Synchroniser
@@ -71,6 +73,7 @@ class Manager:
             on_undecodable=lambda kind: metrics.undecodable.labels(kind).inc(),
         )
         self.watching = Watching(self.store, credentials, settings.watch.namespaces)
+        self.children = Children(client, self.store, settings.watch.namespaces)
         self.election = LeaderElection(
             client,
             namespace=settings.lease.namespace or credentials.namespace,
@@ -173,6 +176,7 @@ class Manager:
             for name, work in {
                 "leader election": self._lead(),
                 "watches": self.watching.run(),
+                "watches of children": self.children.run(),
                 "Kueue watch": self.kueue.run(),
                 "reconcile queue": self.reconciles.run(),
                 "probe queue": self.probes.run(),
@@ -184,6 +188,7 @@ class Manager:
         return [*self._background.values()]
 
     async def _lead(self) -> None:
+        await self.children.filled.wait()
         await self.watching.open.wait()
         await self.sync.prime()
         log.info("caches filled: %d runs, %d pods", len(self.store.runs), len(self.store.pods))
@@ -290,8 +295,9 @@ class Manager:
         metrics, queue = self.metrics, self.reconciles.queue
         metrics.queue_depth.set_function(lambda: queue.depth)
         metrics.queue_age.set_function(lambda: queue.oldest_age(time.monotonic()))
-        for kind in self.watching.last_event:
-            metrics.watch_idle.labels(kind).set_function(partial(self.watching.idle_seconds, kind))
+        for kind in (*WATCHED_KINDS, *WATCHED_CHILDREN):
+            watches = self.watching if kind in WATCHED_KINDS else self.children
+            metrics.watch_idle.labels(kind).set_function(partial(watches.idle_seconds, kind))
             metrics.undecodable.labels(kind)  # at 0 from the start: the first one is an increase, too
         metrics.registry.register(RunCollector(self.store.runs.all, self._last_answer, self.is_leader))
 

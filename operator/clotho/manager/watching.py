@@ -1,4 +1,4 @@
-"""Kopf is the watching layer: its handlers only hand over to the caches. None of its state is ever written."""
+"""Kopf watches our own kinds: its handlers only hand over to the caches. None of its state is ever written."""
 
 import asyncio
 import logging
@@ -9,9 +9,8 @@ from typing import Any
 import aiohttp
 import kopf
 
-from clotho.api.names import SELECTOR
 from clotho.cluster.credentials import Credentials
-from clotho.cluster.kinds import RESOURCES, WATCHED_CHILDREN, WATCHED_KINDS
+from clotho.cluster.kinds import RESOURCES, WATCHED_KINDS
 from clotho.cluster.store import Store
 from clotho.manager.responses import BoundedResponse
 from clotho.plan.model import Kind
@@ -48,7 +47,7 @@ class Watching:
 
     def __init__(self, store: Store, credentials: Credentials, namespaces: tuple[str, ...]) -> None:
         self._store, self._credentials, self._namespaces = store, credentials, namespaces
-        self.last_event: dict[Kind, float] = dict.fromkeys((*WATCHED_CHILDREN, *WATCHED_KINDS), time.monotonic())
+        self.last_event: dict[Kind, float] = dict.fromkeys(WATCHED_KINDS, time.monotonic())
         self.open = asyncio.Event()
         self.relisted = asyncio.Event()
         scopes = namespaces or (None,)
@@ -86,7 +85,7 @@ class Watching:
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry)(self._log_in)
-        for kind in (*WATCHED_KINDS, *WATCHED_CHILDREN):
+        for kind in WATCHED_KINDS:
             resource = RESOURCES[kind]
             kopf.on.event(resource.group, resource.version, resource.plural, registry=registry)(self._handler(kind))
         return registry
@@ -135,7 +134,4 @@ class Watching:
         settings.watching.connect_timeout = 10
         settings.watching.chunk_size = 500
         settings.queueing.idle_timeout = 1
-        for kind in WATCHED_CHILDREN:
-            resource = RESOURCES[kind]
-            settings.watching.label_selectors[resource.group, resource.version, resource.plural] = SELECTOR
         return settings

@@ -1,7 +1,6 @@
 """A collection of the Kubernetes API kept current for everybody who looks at it: listed once, then watched."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
@@ -9,14 +8,12 @@ from typing import Final
 import msgspec
 
 from clotho.cluster.client import ApiClient, Object
-from clotho.cluster.nesting import IN_EVENT, bounded
-from clotho.cluster.outcomes import ApiError, Forbidden, Gone, NotFound, Unauthorized
+from clotho.cluster.nesting import bounded
+from clotho.cluster.outcomes import ApiError, Forbidden, Gone, NotFound, Unauthorized, Undecodable
+from clotho.cluster.watch import Collection, Event
 
-PAGE: Final = "500"
-WATCH_SECONDS: Final = 300  # then the API server checks the credentials again
 RETRY_SECONDS: Final = 2.0
 REFUSED_RETRY_SECONDS: Final = 30.0
-LONGEST_EVENT: Final = 8 * 1024**2
 
 
 class Pulse:
@@ -44,8 +41,7 @@ class Mirror:
     """`objects` by namespace and name. `problem`: why there are none, as the API server explains it."""
 
     def __init__(self, client: ApiClient, folder: str, selection: Mapping[str, str], pulse: Pulse) -> None:
-        self._client, self._folder, self._selection = client, folder, selection
-        self._pulse = pulse
+        self._collection, self._pulse = Collection(client, folder, selection), pulse
         self.objects: dict[tuple[str, str], Object] = {}
         self.problem: ApiError | None = None
         self.ready = asyncio.Event()
@@ -62,7 +58,7 @@ class Mirror:
                 version = await self._list()
                 while version:
                     version = await self._watch(version)
-            except (Gone, msgspec.MsgspecError):  # too old, or not understood: list again
+            except (Gone, Undecodable):  # too old, or not understood: list again
                 await asyncio.sleep(RETRY_SECONDS)
             except ApiError as error:
                 await self._fail(error)
@@ -79,50 +75,29 @@ class Mirror:
 
     async def _list(self) -> str:
         found: dict[tuple[str, str], Object] = {}
-        params = {"limit": PAGE, **self._selection}
-        while True:
-            page = await self._client.list(self._folder, Object, params)
-            found |= {_key(each): _slim(each) for each in page.get("items") or ()}
-            metadata = page.get("metadata", {})
-            if not (more := metadata.get("continue")):
-                break
-            params["continue"] = more
+        version = ""
+        async for page in self._collection.pages(Object):
+            found |= {_key(each): _slim(each) for each in page.items or ()}
+            version = page.metadata.resource_version
         self.objects, self.problem = found, None
         self.ready.set()
         self._pulse.beat()
-        return str(metadata.get("resourceVersion", ""))
+        return version
 
     async def _watch(self, version: str) -> str:
         """The version to continue from, once the API server has ended the watch."""
-        params = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
-        rest, began = b"", time.monotonic()
-        async for piece in self._client.stream(self._folder, {**params, **self._selection, "resourceVersion": version}):
-            *lines, rest = (rest + piece).split(b"\n")
-            if len(rest) > LONGEST_EVENT:
-                raise Gone(f"watch {self._folder}", "an event is too long")
-            for line in lines:
-                version = self._take(line) or version
-        if time.monotonic() - began < RETRY_SECONDS:  # something in between ends every watch at once
-            await asyncio.sleep(RETRY_SECONDS)
+        async for event in self._collection.events(version):
+            if event.type != "BOOKMARK":
+                self._take(event)
+            version = event.version or version
         return version
 
-    def _take(self, line: bytes) -> str:
-        event = msgspec.json.decode(bounded(line, IN_EVENT), type=_Event)
-        metadata = event.object.get("metadata", {})
-        if event.type == "ERROR":
-            raise Gone(f"watch {self._folder}", str(event.object.get("message", "")))
-        if event.type == "DELETED":
-            self.objects.pop(_key(event.object), None)
-        elif event.type != "BOOKMARK":
-            self.objects[_key(event.object)] = _slim(event.object)
-        if event.type != "BOOKMARK":
-            self._pulse.beat()
-        return str(metadata.get("resourceVersion", ""))
-
-
-class _Event(msgspec.Struct, frozen=True):
-    type: str
-    object: Object
+    def _take(self, event: Event) -> None:
+        if event.is_deleted:
+            self.objects.pop((event.namespace, event.name), None)
+        else:
+            self.objects[event.namespace, event.name] = _slim(msgspec.json.decode(bounded(event.body), type=Object))
+        self._pulse.beat()
 
 
 def _key(body: Object) -> tuple[str, str]:

@@ -97,6 +97,7 @@ async def lasts() -> None:
     ("name", "owner", "method"),
     [
         ("watches", "watching", "run"),
+        ("watches of children", "children", "run"),
         ("leader election", "", "_lead"),
         ("reconcile queue", "reconciles", "run"),
         ("probe queue", "probes", "run"),
@@ -111,6 +112,7 @@ async def test_probes_are_red_and_the_operator_fails_once_a_background_task_has_
     async with idle_manager(at_stop=lambda: answers.extend((manager.healthy(), manager.ready()))) as manager:
         manager.sync.is_synced = True
         monkeypatch.setattr(manager.watching, "run", lasts)
+        monkeypatch.setattr(manager.children, "run", lasts)
         monkeypatch.setattr(getattr(manager, owner) if owner else manager, method, end)
         assert manager.healthy() is None
         with pytest.raises((ValueError, RuntimeError), match="a defect" if end is fails else name):
@@ -123,6 +125,7 @@ async def test_probes_stay_green_during_a_regular_shutdown(monkeypatch: pytest.M
     async with idle_manager(at_stop=lambda: answers.extend((manager.healthy(), manager.ready()))) as manager:
         manager.sync.is_synced = True
         monkeypatch.setattr(manager.watching, "run", lasts)
+        monkeypatch.setattr(manager.children, "run", lasts)
         stop = asyncio.Event()
         stop.set()
         await manager._work_until(stop)
