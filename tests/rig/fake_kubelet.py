@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from clotho.cluster.outcomes import ApiError
+from clotho.cluster.outcomes import ApiError, Transient
 from clotho_dev.cluster.pki import Identity
 from clotho_dev.ports import free_port
 from rig.cluster_access import Body, ClusterAccess, component
@@ -66,15 +66,17 @@ class FakeKubelet:
 
     async def _work(self) -> None:
         while True:
-            pods = await self._cluster.all("pods")
-            alive = [
-                p for p in pods if component(p) == "trainer" and p["status"].get("phase") in ("Pending", "Running")
-            ]
-            self.trainers_seen_together = max(self.trainers_seen_together, len(alive))
-            for pod in pods:
-                with contextlib.suppress(ApiError):  # the operator was faster; look again
-                    await self._tend(pod)
+            with contextlib.suppress(Transient):  # an API server without CPU time answers later
+                await self._tend_all()
             await asyncio.sleep(self._pause_seconds)
+
+    async def _tend_all(self) -> None:
+        pods = await self._cluster.all("pods")
+        alive = [p for p in pods if component(p) == "trainer" and p["status"].get("phase") in ("Pending", "Running")]
+        self.trainers_seen_together = max(self.trainers_seen_together, len(alive))
+        for pod in pods:
+            with contextlib.suppress(ApiError):  # the operator was faster; look again
+                await self._tend(pod)
 
     async def _tend(self, pod: Body) -> None:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
@@ -85,10 +87,11 @@ class FakeKubelet:
         elif not pod["spec"].get("nodeName"):
             if self.binds and self.may_bind(pod):
                 await self._bind(name)
-        elif self.makes_ready and uid not in self._known and pod["status"].get("phase") == "Pending":
-            number = next(_addresses)
-            self._known[uid] = f"127.{_NETWORK}.{number // 250 % 250}.{number % 250 + 1}"
-            await self._serve(self._known[uid])
+        elif self.makes_ready and pod["status"].get("phase") == "Pending":
+            if uid not in self._known:
+                number = next(_addresses)
+                self._known[uid] = f"127.{_NETWORK}.{number // 250 % 250}.{number % 250 + 1}"
+                await self._serve(self._known[uid])
             await self.set_status(name, running(pod, self._known[uid], is_ready=True))
 
     async def _bind(self, name: str) -> None:
