@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 from msgspec import Struct
 
@@ -15,8 +16,10 @@ from clotho.plan.run.components import RunComponent, RunComponents
 from clotho.plan.run.memory import classify_with_limit
 from clotho.plan.run.restarts import GiveUp, decide_restart, enter, restart_notice
 from clotho.plan.run.situation import Situation
-from clotho.plan.times import earliest
+from clotho.plan.times import earliest, later
 from clotho.plan.wording import sentence
+
+_PROBE_SECONDS: Final = 60  # in which a trainer is probed, also one whose steps are long
 
 
 class Accounting(Struct, frozen=True, kw_only=True):
@@ -76,7 +79,24 @@ def _newly_ended(situation: Situation, component: RunComponent) -> Iterator[Pod]
             continue
         if component.kind == ENVIRONMENT and pod.status.phase == "Succeeded" and has_trained_enough(situation):
             continue  # it saw the last step before the final checkpoint was written
+        if (until := _awaited_until(situation, component, pod)) is not None and situation.now < until:
+            continue
         yield pod
+
+
+def _awaited_until(situation: Situation, component: RunComponent, pod: Pod) -> datetime | None:
+    """An environment that reports the last step may know of it before the trainer was probed. Its own word counts for
+    some time only: it may be wrong."""
+    reported, ended = pod.termination, pod.ended_at
+    if component.kind != ENVIRONMENT or reported is None or reported.reason != "Finished" or ended is None:
+        return None
+    return later(ended, _PROBE_SECONDS) if (reported.step or 0) >= situation.total_steps else None
+
+
+def next_report(situation: Situation) -> datetime | None:
+    """When the trainer should have confirmed what its environments report."""
+    times = [_awaited_until(situation, component, pod) for component in situation.components for pod in component.pods]
+    return earliest(time for time in times if time is not None and time > situation.now)
 
 
 def delete_due(situation: Situation) -> tuple[tuple[Delete, ...], datetime | None]:

@@ -12,7 +12,7 @@ from clotho.api.training_run import TrainingRun, UnreadableRun
 from clotho.api.validation import problems as spec_problems
 from clotho.plan.model import Action, Observed, Plan
 from clotho.plan.pod_problems import Problem
-from clotho.plan.run.accounting import Accounting, account_for_failures, delete_due
+from clotho.plan.run.accounting import Accounting, account_for_failures, delete_due, next_report
 from clotho.plan.run.autoscaling import autoscale
 from clotho.plan.run.catalogue import look_up, remember_environments, wait_for_environments
 from clotho.plan.run.completion import complete, has_trained_enough, is_complete
@@ -186,7 +186,16 @@ def _keep_running(situation: Situation, accounting: Accounting, deadline: dateti
         stall=stall_check.stall,
         is_stalled=stall_check.stall is not None,
         set_steps=raise_steps(situation),
-        wake_at=earliest([deadline, retry_at, stall_check.check_at, next_check(situation), _release(situation)]),
+        wake_at=earliest(
+            [
+                deadline,
+                retry_at,
+                stall_check.check_at,
+                next_check(situation),
+                next_report(situation),
+                _release(situation),
+            ]
+        ),
     )
     reason, message = _words(situation, decision, stall_check, wrong)
     return msgspec.structs.replace(decision, reason=reason, message=message)

@@ -154,6 +154,32 @@ def test_an_environment_that_leaves_early_is_replaced_but_not_after_the_last_ste
     assert "final checkpoint" in world.now_status.message
 
 
+def test_an_environment_that_knows_the_last_step_before_the_operator_is_not_replaced() -> None:
+    world = running_world()
+    world.make_progress(97)
+    for index in range(2):
+        world.end_pod(world.named("environment", index), 0, reason="Finished", step=100)
+    world.settle()
+    wake_at = world.plan().wake_at
+    assert wake_at is not None
+    assert (wake_at - world.now).total_seconds() <= 60
+    assert world.now_status.restarts == 0
+    world.make_progress(100, "finished")
+    world.settle()
+    assert (world.phase, world.now_status.restarts) == ("Completed", 0)
+
+
+def test_an_environment_that_is_wrong_about_the_last_step_is_replaced_after_a_while() -> None:
+    world = running_world()
+    world.make_progress(50)
+    world.end_pod(world.named("environment"), 0, reason="Finished", step=100)
+    world.settle()
+    assert world.now_status.restarts == 0
+    world.advance(61)
+    world.settle()
+    assert world.now_status.restarts == 1
+
+
 def test_the_api_server_is_recreated_on_its_volume_and_the_run_continues() -> None:
     world = running_world()
     world.make_progress(50)
