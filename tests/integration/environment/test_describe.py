@@ -108,8 +108,8 @@ async def test_a_hostile_file_is_reported_as_an_error(tmp_path, name):
 MISSPELT = [
     ("reasoning-gym:leter_counting", "reasoning-gym has no task 'leter_counting'; did you mean letter_counting"),
     ("verifiers:shuot-v1", "verifiers has no taskset shuot-v1; did you mean shout-v1?"),
-    ("verifiers:textarina", "verifiers has no taskset textarina; did you mean textarena"),
-    ("shuot_v1:Shout", "there is no module shuot_v1 in this image; did you mean shout_v1"),
+    ("verifiers:textarina", "verifiers has no taskset textarina; did you mean textarena?"),
+    ("shuot_v1:Shout", "there is no module shuot_v1 in this image; did you mean shout_v1?"),
 ]
 
 

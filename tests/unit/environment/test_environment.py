@@ -182,7 +182,7 @@ class TestEntries:
             ),
             (
                 "clotho_environment.builtin.leters:Letters",
-                "clotho_environment.builtin.leters in this image; did you mean clotho_environment.builtin.letters",
+                "clotho_environment.builtin.leters in this image; did you mean clotho_environment.builtin.letters?",
             ),
             ("clotho_environment.builtin.letters:Leters", "has no environment class Leters; did you mean Letters?"),
             (

@@ -47,7 +47,7 @@ def taskset_problem(taskset: str) -> str:
             return f"taskset {taskset} cannot be imported: {type(error).__name__}: {error.__cause__ or error}"
         known = (*modules_beside(f"{TASKSETS}."), *modules_beside(module))
         names = [name.removeprefix(f"{TASKSETS}.").replace("_", "-") for name in known]
-        return f"verifiers has no taskset {taskset}{nearest(taskset, names)}; its package must be in the image"
+        return f"verifiers has no taskset {taskset}{nearest(taskset, names, most=1)}; its package must be in the image"
     return ""
 
 

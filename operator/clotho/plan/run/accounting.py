@@ -19,7 +19,7 @@ from clotho.plan.run.situation import Situation
 from clotho.plan.times import earliest, later
 from clotho.plan.wording import sentence
 
-_PROBE_SECONDS: Final = 60  # in which a trainer is probed, also one whose steps are long
+_PROBE_SECONDS: Final = 180  # in which a trainer is probed; the longest pause is 120 s by default
 
 
 class Accounting(Struct, frozen=True, kw_only=True):
