@@ -114,5 +114,5 @@ def test_policy_learns_a_reasoning_gym_task(model: Path, tmp_path: Path) -> None
     )
     with running(tmp_path, model, place, max_tokens=128, steps=40) as run:
         rewards = learn(run)
-    assert mean(rewards[:5]) < 0.2
+    assert rewards[0] < 0.2
     assert mean(rewards[-5:]) > 0.5
