@@ -258,15 +258,14 @@ class Manager:
             runs = (
                 [run for run in self.store.runs.all() if run.status.phase in STARTED_PHASES] if self.is_leader() else []
             )
-            pause = max(SECRET_SECONDS / max(1, len(runs)), SECRET_PAUSE_SECONDS)
             for run in runs:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(max(SECRET_SECONDS / len(runs), SECRET_PAUSE_SECONDS))
                 try:
                     await self.observer.check_secret(run)
                 except ApiError as error:
                     log.warning("cannot read the Secret: %s", error, extra={"run": str(key_of(run))})
             if not runs:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(SECRET_PAUSE_SECONDS)
 
     async def _compare_after_relists(self) -> None:
         """A watch that had to start anew may have missed deletions."""
