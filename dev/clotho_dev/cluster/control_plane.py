@@ -62,14 +62,14 @@ class ControlPlane:
         try:
             self.start()
         except BaseException:
-            self.processes.stop()
+            self.processes.kill()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.processes.stop()
+        self.processes.kill()
 
     def start(self) -> None:
         etcd_port = free_port()

@@ -95,6 +95,12 @@ class Processes:
                 entry.process.wait()
         self.running.clear()
 
+    def kill(self) -> None:
+        """For what has nothing to save: an API server takes its whole grace period to end its watches."""
+        for entry in self.running:
+            entry.process.kill()
+        self.stop()
+
 
 def die_with_parent() -> None:
     """A killed parent must not leave components behind (Linux only; elsewhere only `stop` ends them)."""
