@@ -21,6 +21,7 @@ from clotho_dev.ports import free_port
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "clotho" / "tinker-skyrl-0.3.0"
+EVERY_PROGRAM = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}  # is kept: compiling takes most of the test's time
 PACKAGES = ["skyrl[tinker,jax]==0.3.0", "tinker<=0.24.1", "aiohttp", "msgspec", "prometheus-client", "pyyaml"]
 
 pytestmark = pytest.mark.timeout(2400)  # installed and compiled beside other tests, on machines that are busy
@@ -74,6 +75,7 @@ def service(interpreter: Path, model: Path, tmp_path: Path) -> Iterator[str]:
         "--port": str(port),
     }
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(CACHE / "compiled"), **EVERY_PROGRAM}
     environment.pop("PYTHONPATH", None)
     with (tmp_path / "service.log").open("wb") as log:
         process = subprocess.Popen(
