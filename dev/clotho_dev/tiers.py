@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 from clotho_dev import REPOSITORY
 
@@ -21,6 +24,15 @@ class Tier:
     title: str
     commands: tuple[tuple[str, ...], ...]
     reason_to_skip: Callable[[], str | None] = lambda: None
+    starts_with_the_next: bool = False  # it uses one core only
+
+
+@dataclass(frozen=True)
+class Result:
+    tier: Tier
+    outcome: str  # a word or a sentence
+    seconds: float
+    output: str = ""  # of a tier that ran beside another
 
 
 def no_node_here() -> str | None:
@@ -53,6 +65,7 @@ TIERS = (
             (f"{BIN}/mypy",),
             (f"{BIN}/lint-imports",),
         ),
+        starts_with_the_next=True,
     ),
     Tier("unit", "no I/O", (pytest("unit", *TWO_AT_ONCE),)),
     Tier(
@@ -74,18 +87,54 @@ TIERS = (
 )
 
 
-def run(tier: Tier) -> str:
-    """The outcome in a word or a sentence."""
+def run(tier: Tier, output: IO[bytes] | None = None) -> Result:
+    """Without `output`, what its commands print is seen at once."""
+    started = time.monotonic()
+    return Result(tier, _outcome(tier, output), time.monotonic() - started)
+
+
+def run_quietly(tier: Tier) -> Result:
+    with tempfile.TemporaryFile() as output:
+        result = run(tier, output)
+        output.seek(0)
+        return replace(result, output=output.read().decode(errors="replace"))
+
+
+def run_in_order(tiers: Sequence[Tier]) -> list[Result]:
+    """What ran beside another tier is shown after it, so that their lines do not mix."""
+    results: list[Result] = []
+    with ThreadPoolExecutor() as threads:
+        beside: list[Future[Result]] = []
+        for tier in tiers:
+            if tier.starts_with_the_next and tier is not tiers[-1]:
+                beside.append(threads.submit(run_quietly, tier))
+                continue
+            _announce(tier)
+            results.append(run(tier))
+            for quiet in beside:
+                result = quiet.result()
+                _announce(result.tier)
+                print(result.output, flush=True)
+                results.append(result)
+            beside.clear()
+    return results
+
+
+def _announce(tier: Tier) -> None:
+    print(f"\n=== {tier.name}: {tier.title} ===", flush=True)
+
+
+def _outcome(tier: Tier, output: IO[bytes] | None) -> str:
     if reason := tier.reason_to_skip():
         return f"SKIPPED: {reason}"
     for command in tier.commands:
-        if (code := execute(command)) != 0:
+        if (code := execute(command, output)) != 0:
             return f"FAILED: `{Path(command[0]).name} {' '.join(command[1:4])}` exited with {code}"
     return "passed"
 
 
-def execute(command: tuple[str, ...]) -> int:
-    return subprocess.run(command, check=False, env=_environment(command)).returncode
+def execute(command: tuple[str, ...], output: IO[bytes] | None = None) -> int:
+    return subprocess.run(command, check=False, env=_environment(command), stdout=output, stderr=output).returncode
 
 
 def build_ahead() -> subprocess.Popen[bytes]:
@@ -106,19 +155,15 @@ def main(wanted: list[str]) -> int:
     if unknown := sorted(set(wanted) - set(known)):
         print(f"unknown tier {', '.join(unknown)}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
-    outcomes = []
     chosen = [tier for tier in TIERS if not wanted or tier.name in wanted]
     builder = build_ahead() if any(tier.name == "integration" for tier in chosen) else None
-    for tier in chosen:
-        print(f"\n=== {tier.name}: {tier.title} ===", flush=True)
-        started = time.monotonic()
-        outcomes.append((tier.name, run(tier), time.monotonic() - started))
+    results = run_in_order(chosen)
     if builder is not None:
         builder.wait()
     print(f"\n{'TIER':<14}{'SECONDS':>8}  OUTCOME")
-    for name, outcome, seconds in outcomes:
-        print(f"{name:<14}{seconds:>8.0f}  {outcome}")
-    return 1 if any(outcome.startswith("FAILED") for _, outcome, _ in outcomes) else 0
+    for result in results:
+        print(f"{result.tier.name:<14}{result.seconds:>8.0f}  {result.outcome}")
+    return 1 if any(result.outcome.startswith("FAILED") for result in results) else 0
 
 
 if __name__ == "__main__":
