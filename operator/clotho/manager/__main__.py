@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import uvloop
 from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -36,7 +37,14 @@ async def _run(settings: Settings) -> None:
             await Manager(settings, who, client, metrics, at_stop=_limit_shutdown).run()
         except Exception:
             log.exception("the operator has failed")
-            os._exit(1)  # not by way of the event loop's end: watches of Kopf's that are left do not end when cancelled
+            _leave(1)
+        _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    """Not by way of the event loop's end: watches of Kopf's that are left do not end when cancelled."""
+    logging.shutdown()
+    os._exit(code)
 
 
 def _limit_shutdown() -> None:

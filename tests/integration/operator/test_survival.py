@@ -138,7 +138,7 @@ async def test_only_one_of_two_operators_works(
     await cluster.until_phase("Running", "one")
     assert max(creations(proxy).values()) == 3, "three pods, each created once"
     assert await second.metric("clotho_leader") == 0
-    await first.terminate()
+    assert await first.terminate() == 0, "an orderly end"
     await eventually("leading", lambda: _leads(second))
     await cluster.create_run("two")
     await cluster.until_phase("Running", "two")
