@@ -27,12 +27,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 
 StartOperator = Callable[..., Awaitable[OperatorProcess]]
 LONGEST = "test_tinker.py"  # six minutes the first time
+WHOLE_RUNS = "loop"  # a folder of few tests that take a minute each
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest file first, then those with most tests: two workers then end at about the same time."""
+    """The longest files first, then those with most tests: all workers then end at about the same time."""
     tests_in = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item.path.name != LONGEST, -tests_in[item.path]))
+    items.sort(key=lambda item: (item.path.name != LONGEST, item.path.parent.name != WHOLE_RUNS, -tests_in[item.path]))
 
 
 @pytest.fixture(scope="session")
