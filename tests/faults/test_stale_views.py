@@ -41,7 +41,7 @@ def cases(reference: Recording) -> list[Case]:
 
 
 def hung_watches(reference: Recording) -> list[Case]:
-    """Kopf opens a watch again after 70 s without a bookmark, so that each takes longer than a minute."""
+    """A watch is opened again after 70 or 75 s without a bookmark, so that each takes longer than a minute."""
     first_status = next(write for write in reference.names if write.phase == "Running")
     return [
         life_with(partial(Fault, HangWatch(plural), first_status, Moment.ANSWERED), reference)

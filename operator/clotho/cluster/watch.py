@@ -17,7 +17,7 @@ from clotho.plan.model import Kind
 
 PAGE: Final = "500"
 WATCH_SECONDS: Final = 300  # then the API server checks the credentials again
-LATE_SECONDS: Final = 30  # after which the connection is dead: the server has not ended the watch in time
+SILENCE_SECONDS: Final = 75  # the API server sends a bookmark every minute: the connection is dead
 LONGEST_EVENT: Final = 8 * 1024**2
 SHORTEST_SECONDS: Final = 1.0  # something between us and the API server may end every watch at once
 
@@ -87,7 +87,7 @@ class Collection:
         params = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         params |= {**self._selection, "resourceVersion": version}
         rest, began = b"", time.monotonic()
-        async for piece in self._client.stream(self.folder, params, silence_seconds=WATCH_SECONDS + LATE_SECONDS):
+        async for piece in self._client.stream(self.folder, params, silence_seconds=SILENCE_SECONDS):
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > LONGEST_EVENT:
                 raise Gone(f"watch {self.folder}", "an event is too long")
