@@ -38,11 +38,10 @@ class Books:
     @staticmethod
     def of_finished(runs: Runs, name: str, reader: Pods) -> Books:
         """Once the API server has ended, for the claim is on one node at a time."""
-        (pod,) = runs.pods(name, "api-server")
-        sources = [volume.get("persistentVolumeClaim") for volume in pod["spec"]["volumes"]]
-        (claim,) = [source["claimName"] for source in sources if source]
-        runs.kubectl.run("wait", "--for=delete", f"pod/{pod['metadata']['name']}", "--timeout=120s", timeout=130)
-        return Books.of(reader, claim)
+        selector = f"--selector=app.kubernetes.io/instance={name},app.kubernetes.io/component=api-server"
+        (claim,) = runs.kubectl.get("persistentvolumeclaims", selector)["items"]
+        runs.wait(name, "without its API server", lambda _: runs.pods(name, "api-server") == [])
+        return Books.of(reader, claim["metadata"]["name"])
 
     def check(self, run: Object) -> None:
         """Every group is trained once or waits, and every step has the one batch that it trained."""

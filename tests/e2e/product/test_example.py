@@ -79,5 +79,9 @@ def _check_columns_and_events(runs: Runs) -> None:
     header, row = runs.kubectl.run("get", "tr", "letters").splitlines()
     assert header.split() == ["NAME", "PHASE", "READY", "STEP", "REWARD", "RESTARTS", "AGE", "MESSAGE"]
     assert row.split()[:4] == ["letters", "Completed", "True", "80/80"]
+    runs.wait("letters", "announced", lambda _: {"Running", "Completed"} <= _reasons_of_events(runs))
+
+
+def _reasons_of_events(runs: Runs) -> set[str]:
     events = runs.kubectl.get("events", "--field-selector=involvedObject.name=letters")["items"]
-    assert {"Running", "Completed"} <= {event["reason"] for event in events}
+    return {event["reason"] for event in events}
