@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from clotho_dev.cluster.kubectl import Kubectl
+from rig.run_reader import read_run
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "clotho"
@@ -67,7 +68,7 @@ class ExampleRun:
         self._kubectl.run("delete", self._object, "--ignore-not-found")
 
     def body(self) -> Json:
-        return self._kubectl.get(self._object)
+        return read_run(self._kubectl, self.name)
 
     def step(self) -> int:
         return int(self.body()["status"].get("progress", {}).get("step", 0))

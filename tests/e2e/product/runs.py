@@ -12,6 +12,7 @@ import yaml
 
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster.kubectl import Kubectl
+from rig.run_reader import read_run
 
 LIMIT_SECONDS = 300.0
 POLL_SECONDS = 0.3
@@ -34,7 +35,7 @@ class Runs:
     kubectl: Kubectl
 
     def get(self, name: str) -> Object:
-        return self.kubectl.get(f"trainingrun/{name}")
+        return read_run(self.kubectl, name)
 
     def patch(self, name: str, spec: Object) -> None:
         self.kubectl.run("patch", "trainingrun", name, "--type=merge", f"--patch={json.dumps({'spec': spec})}")
