@@ -54,11 +54,11 @@ ALONE = {"name": "letters", "config": {"group_size": 8}}
 def seen(runs: Runs, elsewhere: Runs) -> dict[str, dict[str, Any]]:
     """What two environments of a run find: one alone, one with egress to the API server of another run."""
     elsewhere.kubectl.apply(letters("other", steps=5000))
-    elsewhere.wait_for_phase("other", "Running")
     other, other_trainer = (address_of(elsewhere, "other", kind) for kind in ("api-server", "trainer"))
     opened = {"name": "opened", "entry": "letters", "egress": [{"cidr": f"{other}/32", "ports": [8000]}]}
     runs.kubectl.apply(letters("subject", steps=5000, environments=[ALONE, opened | {"config": ALONE["config"]}]))
     runs.wait_for_phase("subject", "Running")
+    elsewhere.wait_for_phase("other", "Running")
     found = {}
     for pod in runs.pods("subject", "environment"):
         where = [address_of(runs, "subject", "api-server"), other, pod["status"]["hostIP"], other_trainer]
@@ -68,7 +68,13 @@ def seen(runs: Runs, elsewhere: Runs) -> dict[str, dict[str, Any]]:
 
 
 def address_of(runs: Runs, run: str, component: str) -> str:
-    return str(runs.pods(run, component)[0]["status"]["podIP"])
+    """Once it has one; it keeps it, though the pod is not ready yet."""
+
+    def addresses() -> list[str]:
+        return [pod["status"]["podIP"] for pod in runs.pods(run, component) if pod["status"].get("podIP")]
+
+    runs.wait(run, f"with an address of its {component}", lambda _: addresses() != [])
+    return addresses()[0]
 
 
 def test_environment_pod_has_no_credentials_and_reaches_only_its_run_and_its_egress(
