@@ -17,7 +17,7 @@ from faults.proxy import Recorded
 from rig.cluster_access import component
 
 SIDE_BY_SIDE = 6
-STAGE_SECONDS = 60.0
+STAGE_SECONDS = 120.0
 QUIET_SECONDS = 1.5
 POLL_SECONDS = 0.25
 

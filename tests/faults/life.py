@@ -12,7 +12,7 @@ RUN = "r"
 TRAINING = {"state": "training", "step": 5, "totalSteps": 100, "registered": True, "serving": True}
 CHECKPOINT = {"checkpoint": {"step": 5, "path": "/ckpt/5"}}
 FINISHED = {"state": "finished", "step": 100, "totalSteps": 100, "checkpoint": {"step": 100, "path": "/ckpt/100"}}
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 120.0  # longer than a hung watch stays unnoticed
 Reached = Callable[[str], Awaitable[None]]
 
 
