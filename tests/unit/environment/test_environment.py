@@ -3,10 +3,13 @@
 import pytest
 from pydantic import Field
 
+from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity
 from clotho_contract.description import ConfigField
+from clotho_contract.settings import Model, Training
 from clotho_environment import Completion, Config, Environment
 from clotho_environment.builtin.letters import Letters
 from clotho_environment.commands.describe import describe
+from clotho_environment.commands.serve import config_fields
 from clotho_environment.entries import AtroposEntry, EntryError, NativeEntry, find_entry
 from clotho_environment.rollouts.items import ItemStream
 from clotho_environment.sdk.environment import EnvironmentFailedError, InvalidConfigError, build
@@ -34,6 +37,25 @@ def test_the_config_class_comes_from_the_type_parameters():
     assert (environment.config.digits, environment.config.group_size) == (3, 2)
     assert (environment.config.sampling.n, environment.config.sampling.max_tokens) == (2, 512)
     assert (Sums.name, Letters.name) == ("sums", "letters")
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "expected"),
+    [
+        (Sums, {}, 100),  # of the trainer
+        (Sums, {"max_tokens": 300}, 300),  # as the run says
+        (Letters, {}, 8),  # of the environment
+    ],
+)
+def test_answers_are_no_longer_than_what_the_trainer_takes_unless_the_run_says_so(kind, config, expected):
+    run = RunConfig(
+        run=RunIdentity(name="run", namespace="default", id="r1"),
+        endpoints=Endpoints(api_server="http://api:8000", inference="http://trainer:8001"),
+        model=Model(name="tiny"),
+        training=Training(steps=5, max_tokens=100),
+    )
+    fields = config_fields(NativeEntry(kind, {}), run, EnvironmentConfig(name="here", config=config))
+    assert build(kind, fields).config.max_tokens == expected
 
 
 @pytest.mark.parametrize(

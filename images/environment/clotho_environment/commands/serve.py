@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import clotho_contract.config as run_config
 from clotho_contract import termination
@@ -33,8 +33,7 @@ FOLLOW_SECONDS: Final = 5.0
 async def serve(
     entry: NativeEntry, run: RunConfig, place: EnvironmentConfig, *, token: str, port: int, config_path: Path | None
 ) -> Termination:
-    fields = place.config_for(entry.kind.config_class.model_fields)
-    environment = build(entry.kind, {**fields, **entry.preset})
+    environment = build(entry.kind, config_fields(entry, run, place))
     check_batch(run.training.batch_size, environment.config.group_size, place.name)
     telemetry = Telemetry()
     async with open_session(token) as inference, open_session(token, total_seconds=120) as trajectories:
@@ -54,6 +53,14 @@ async def serve(
             following_servers(run, config_path, policy.use_servers),
         ):
             return await runner.run(stop_signal())
+
+
+def config_fields(entry: NativeEntry, run: RunConfig, place: EnvironmentConfig) -> dict[str, Any]:
+    """By default no answer is longer than a sequence that the trainer takes: small models refuse to write one."""
+    known = entry.kind.config_class.model_fields
+    longest = known["max_tokens"].default
+    default = {"max_tokens": min(longest, run.training.max_tokens)} if isinstance(longest, int) else {}
+    return {**default, **place.config_for(known), **entry.preset}
 
 
 def check_batch(batch_size: int, group_size: int, name: str) -> None:
