@@ -65,7 +65,7 @@ async def kill_at_random(bench: Bench, chance: random.Random) -> int:
         with contextlib.suppress(ApiError, IndexError):
             pod = chance.choice(await bench.cluster.pods(life.RUN))
             evicted = {"phase": "Failed", "reason": "Evicted", "message": "soak", "conditions": []}
-            await bench.kubelet.set_status(pod["metadata"]["name"], evicted)
+            await bench.kubelet.set_status(pod, evicted)
 
 
 async def soak_one(lab: Lab, number: int, until: float) -> tuple[int, list[str]]:

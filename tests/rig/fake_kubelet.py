@@ -83,7 +83,7 @@ class FakeKubelet:
         if pod["metadata"].get("deletionTimestamp"):
             if self.may_finish(pod):
                 self.ended.append(component(pod))
-                await self._cluster.delete("pods", name, gracePeriodSeconds=0)
+                await self._cluster.delete("pods", name, gracePeriodSeconds=0, preconditions={"uid": uid})
         elif not pod["spec"].get("nodeName"):
             if self.binds and self.may_bind(pod):
                 await self._bind(name)
@@ -92,21 +92,23 @@ class FakeKubelet:
                 number = next(_addresses)
                 self._known[uid] = f"127.{_NETWORK}.{number // 250 % 250}.{number % 250 + 1}"
                 await self._serve(self._known[uid])
-            await self.set_status(name, running(pod, self._known[uid], is_ready=True))
+            await self.set_status(pod, running(pod, self._known[uid], is_ready=True))
 
     async def _bind(self, name: str) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": self._node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         await self._cluster.client.create(f"{self._cluster.folder('pods')}/{name}/binding", body, Body)
 
-    async def set_status(self, pod: str, status: Body) -> None:
-        await self._cluster.patch("pods", pod, {"status": status}, "/status")
+    async def set_status(self, pod: Body, status: Body) -> None:
+        """Of this very pod: its successor has the same name."""
+        change = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
+        await self._cluster.patch("pods", pod["metadata"]["name"], change, "/status")
 
     async def fail(self, pod: Body, *, exit_code: int = 1, reason: str = "Error", message: str = "") -> None:
         """The main container ends, and with it the pod."""
         ended = {"exitCode": exit_code, "reason": reason, "message": message, "finishedAt": "2026-01-01T00:00:00Z"}
         await self.set_status(
-            pod["metadata"]["name"],
+            pod,
             {
                 "phase": "Succeeded" if exit_code == 0 else "Failed",
                 "conditions": [{"type": "Ready", "status": "False"}],

@@ -74,7 +74,7 @@ async def test_an_eviction_is_not_counted_as_a_restart(
     await cluster.until_phase("Running", "e")
     trainer = await pod_of(cluster, "e", "trainer")
     await kubelet.set_status(
-        trainer["metadata"]["name"],
+        trainer,
         {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory.", "conditions": []},
     )
     await until_replaced(cluster, "e", trainer)
@@ -108,9 +108,7 @@ async def test_an_image_that_cannot_be_pulled_is_named_in_the_message(
     await cluster.until_pods("there", lambda pods: len(pods) == 3, "v")
     waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "ghcr.io/example/absent"'}
     trainer = await pod_of(cluster, "v", "trainer")
-    await kubelet.set_status(
-        trainer["metadata"]["name"], {"containerStatuses": [container("main", {"waiting": waiting})]}
-    )
+    await kubelet.set_status(trainer, {"containerStatuses": [container("main", {"waiting": waiting})]})
     await cluster.until("telling", lambda r: "ghcr.io/example/absent" in r["status"].get("message", ""), "v")
 
 

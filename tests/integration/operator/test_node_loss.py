@@ -18,7 +18,7 @@ async def lose_node(cluster: ClusterAccess, kubelet: FakeKubelet, pod: Body) -> 
     """As node lifecycle and taint manager do it; without a kubelet nothing ends."""
     kubelet.may_finish = lambda _: False
     kubelet.silent |= {8000, 8001, 8002}
-    await kubelet.set_status(pod["metadata"]["name"], {"conditions": [LOST, UNKNOWN]})
+    await kubelet.set_status(pod, {"conditions": [LOST, UNKNOWN]})
     await cluster.delete("pods", pod["metadata"]["name"])
 
 
