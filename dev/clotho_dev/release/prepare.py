@@ -23,7 +23,6 @@ CHANGELOG = "CHANGELOG.md"
 IMAGES = {  # files that name images of the release, and how many
     "operator/clotho/render/settings.py": 3,
     "docs/operator-settings.md": 3,
-    "docs/environments.md": 1,
     "images/environment/Containerfile.atropos": 1,
     "images/environment/Containerfile.verifiers": 1,
     "images/trainer/Containerfile.tinker": 1,

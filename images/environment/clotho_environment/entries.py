@@ -114,7 +114,7 @@ def _load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except Exception as error:
         if missing := missing_module(name, error):
-            near = nearest(missing, modules_beside(missing), most=1)  # those of a package are all alike
+            near = nearest(missing, modules_beside(missing), most=1, similarity=0.8)  # among hundreds some are alike
             raise EntryError(f"there is no module {missing} in this image{near}") from error
         raise EntryError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
 

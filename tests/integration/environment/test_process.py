@@ -88,7 +88,7 @@ async def test_mistakes_on_the_command_line_are_explained(tmp_path):
     for arguments, complaint in [
         (["process", "--base-url", "http://127.0.0.1:9"], "--entry is missing"),
         (["process", "--base-url", "http://127.0.0.1:9", "--entry", "letters", "--set", "seed"], "FIELD=VALUE"),
-        (["describe", "--entry", "letters:Nope"], "module letters cannot be imported"),
+        (["describe", "--entry", "letters:Nope"], 'there is no module letters in this image"'),
     ]:
         async with command(tmp_path, *arguments) as running:
             code = await running.wait()
