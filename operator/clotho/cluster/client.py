@@ -37,7 +37,11 @@ def _unobserved(verb: str, code: str) -> None:
 
 
 class ApiClient:
-    """`on_answer(verb, code)` is called for every request; the code is `error` when no answer came."""
+    """`on_answer(verb, code)` is called for every request; the code is `error` when no answer came.
+
+    Watches, logs and exec stay open and must not take the connections of other requests: at most `streams` of their
+    own, where 0 means any number.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class ApiClient:
         *,
         timeout_seconds: float = 30.0,
         connections: int = 32,
+        streams: int = 0,
         on_answer: Callable[[str, str], None] = _unobserved,
         user_agent: str = "clotho-operator",
     ) -> None:
@@ -52,7 +57,7 @@ class ApiClient:
         self._on_answer = on_answer
         self._timeout = timeout_seconds
         self._session = self._new_session(connections, user_agent)
-        self._streams = self._new_session(0, user_agent)  # those that stay open must not take the others' connections
+        self._streams = self._new_session(streams, user_agent)
 
     def _new_session(self, connections: int, user_agent: str) -> aiohttp.ClientSession:
         tls = self._credentials.tls or False

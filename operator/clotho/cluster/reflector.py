@@ -4,7 +4,6 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Raw
@@ -42,7 +41,7 @@ class Reflector:
             found = (self._store.handle_json(self.kind, False, bytes(body)) for body in page.items or ())
             present += filter(None, found)
             version = page.metadata.resource_version
-        self._forget_absent(present, int(version))
+        self._store.forget_absent(self.kind, self._scope, present, int(version))
         self._version = version
 
     async def follow(self) -> None:
@@ -64,13 +63,8 @@ class Reflector:
 
     def clear(self) -> None:
         """The kind was removed from the cluster."""
-        self._forget_absent((), sys.maxsize)
+        self._store.forget_absent(self.kind, self._scope, (), sys.maxsize)
         self._version = ""
-
-    def _forget_absent(self, present: Iterable[Metadata], version: int) -> None:
-        for item in self._store.cache(self.kind).absent_from(present, version):
-            if self._scope in (None, item.metadata.namespace):
-                self._store.forget(self.kind, item.metadata)
 
 
 class Children:

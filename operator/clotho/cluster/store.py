@@ -202,6 +202,14 @@ class Store:
                 self._note_removal(known)
             self.announce(kind, metadata if known is None else known.metadata)  # it may have lost its labels since
 
+    def forget_absent(self, kind: Kind, scope: str | None, present: Iterable[Metadata], version: int) -> list[str]:
+        """What a list of that namespace, or of all, no longer has at that version; the names of what was known."""
+        absent = [item.metadata for item in self.cache(kind).absent_from(present, version)]
+        gone = [metadata for metadata in absent if scope in (None, metadata.namespace)]
+        for metadata in gone:
+            self.forget(kind, metadata)
+        return [metadata.name for metadata in gone]
+
     def announce(self, kind: Kind, metadata: Metadata) -> None:
         if kind == "TrainingPolicy":
             for each in self.owners():

@@ -78,13 +78,10 @@ class Synchroniser:
     async def compare(self) -> None:
         """Forget what is gone, fetch what is newer than the cache."""
         for kind in KINDS:
-            cache = self._store.cache(kind)
             for scope in self._scopes:
                 listed, version = await self._listed(kind, scope)
-                for item in cache.absent_from((i.metadata for i in listed), version):
-                    if scope in (None, item.metadata.namespace):
-                        log.info("the watch missed the deletion of %s %s", kind, item.metadata.name)
-                        self._store.forget(kind, item.metadata)
+                for name in self._store.forget_absent(kind, scope, (item.metadata for item in listed), version):
+                    log.info("the watch missed the deletion of %s %s", kind, name)
                 for item in listed:
                     await self._catch_up(kind, item.metadata)
 

@@ -19,7 +19,7 @@ PAGE: Final = "500"
 WATCH_SECONDS: Final = 300  # then the API server checks the credentials again
 SILENCE_SECONDS: Final = 75  # the API server sends a bookmark every minute: the connection is dead
 LONGEST_EVENT: Final = 8 * 1024**2
-SHORTEST_SECONDS: Final = 1.0  # something between us and the API server may end every watch at once
+SHORTEST_SECONDS: Final = 2.0  # something between us and the API server may end every watch at once
 
 T = TypeVar("T")
 
@@ -98,8 +98,6 @@ class Collection:
     def _event(self, line: bytes) -> Event:
         try:
             found, head = _parts(line)
-        except RecursionError:  # searching every line for its depth would cost more than decoding it
-            found, head = _parts(bounded(line, IN_EVENT))
         except msgspec.MsgspecError as error:
             raise Undecodable(f"watch {self.folder}", f"the event cannot be decoded: {error}") from error
         if found.type == "ERROR":
@@ -115,5 +113,8 @@ def of_kind(client: ApiClient, kind: Kind, scope: str | None) -> Collection:
 
 
 def _parts(line: bytes) -> tuple[_Line, _Object]:
-    found = msgspec.json.decode(line, type=_Line)
+    try:
+        found = msgspec.json.decode(line, type=_Line)
+    except RecursionError:  # searching every line for its depth would cost more than decoding it
+        found = msgspec.json.decode(bounded(line, IN_EVENT), type=_Line)
     return found, msgspec.json.decode(found.object, type=_Object)

@@ -13,7 +13,7 @@ from clotho.web.feed import Feed
 from clotho.web.pages import Rows
 
 TIMEOUT_SECONDS: Final = 20.0
-CONNECTIONS: Final = 256  # a watch holds one
+STREAMS: Final = 256  # a watch is one
 MOST_PEOPLE: Final = 64
 SWEEP_SECONDS: Final = 30.0
 
@@ -42,7 +42,7 @@ class TooManyPeopleError(Exception):
 
 
 def api_client(credentials: Credentials) -> ApiClient:
-    return ApiClient(credentials, timeout_seconds=TIMEOUT_SECONDS, connections=CONNECTIONS, user_agent="clotho-web")
+    return ApiClient(credentials, timeout_seconds=TIMEOUT_SECONDS, streams=STREAMS, user_agent="clotho-web")
 
 
 class LocalAccess:

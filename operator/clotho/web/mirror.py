@@ -58,7 +58,7 @@ class Mirror:
                 version = await self._list()
                 while version:
                     version = await self._watch(version)
-            except (Gone, Undecodable):  # too old, or not understood: list again
+            except (Gone, Undecodable, msgspec.MsgspecError):  # too old, or not understood: list again
                 await asyncio.sleep(RETRY_SECONDS)
             except ApiError as error:
                 await self._fail(error)

@@ -157,8 +157,9 @@ async def test_event_nested_more_deeply_than_a_decoder_can_follow_is_read() -> N
     assert names(store) == {"r-trainer"}
 
 
-async def test_what_is_not_an_event_ends_the_watch_with_an_error() -> None:
-    pods = Server([listing(3)], [[b"<html>proxy</html>\n"]]).reflector(Store())
+@pytest.mark.parametrize("line", [b"<html>proxy</html>\n", b'{"type":"ADDED","object":' + b"[" * 5000 + b"\n"])
+async def test_what_is_not_an_event_ends_the_watch_with_an_error(line: bytes) -> None:
+    pods = Server([listing(3)], [[line]]).reflector(Store())
     await pods.fill()
     with pytest.raises(Undecodable, match="watch /api/v1/pods"):
         await pods.follow()

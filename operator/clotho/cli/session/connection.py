@@ -20,7 +20,7 @@ from clotho.workspace.objects import Workspace
 Answer = TypeVar("Answer")
 Command = Callable[[argparse.Namespace, Workspace], Awaitable[Answer]]
 TIMEOUT_SECONDS = 20.0
-CONNECTIONS = 256  # each watch behind the page holds one
+STREAMS = 256  # each watch behind the page is one
 _NO_NAMESPACE = re.compile(r'namespaces "(.+)" not found')
 _BY_POLICY = f"ValidatingAdmissionPolicy '{admission.NAME}'"  # as the API server names it
 
@@ -33,7 +33,7 @@ async def _connected(command: Command[Answer], options: argparse.Namespace) -> A
     try:
         credentials = _credentials(options)
         async with ApiClient(
-            credentials, timeout_seconds=TIMEOUT_SECONDS, connections=CONNECTIONS, user_agent="clotho"
+            credentials, timeout_seconds=TIMEOUT_SECONDS, streams=STREAMS, user_agent="clotho"
         ) as client:
             return await command(options, Workspace(client, options.namespace or credentials.namespace))
     except CredentialsError as error:
