@@ -16,6 +16,8 @@ from clotho.api.metadata import Metadata
 from clotho.api.names import (
     FINGERPRINT_ANNOTATION,
     KIND,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
     OWNER_LABELS,
     PLURALS,
     TOKENS_ANNOTATION,
@@ -25,6 +27,7 @@ from clotho.api.names import (
 from clotho.api.training_policy import AnyPolicy
 from clotho.api.training_run import TrainingRun, UnreadableRun, parse
 from clotho.cluster.cache import TOMBSTONES, Cache, Key, version
+from clotho.cluster.kinds import WATCHED_CHILDREN
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
 from clotho.plan.pods import Pod, parse_pod
 from clotho.plan.workloads import Workload, parse_workload
@@ -154,7 +157,10 @@ class Store:
         except _UNDECODABLE as error:
             self._report(kind, body, error)
             return None
-        self._observe(kind, item)
+        if _is_selected(kind, item.metadata):
+            self._observe(kind, item)
+        else:
+            self._disregard(kind, item.metadata)
         return item
 
     def _observe(self, kind: Kind, item: Object) -> bool:
@@ -164,6 +170,12 @@ class Store:
         if is_new and isinstance(known, TrainingRun | UnreadableRun) and known.metadata.uid != item.metadata.uid:
             self._note_removal(known)
         return is_new
+
+    def _disregard(self, kind: Kind, metadata: Metadata) -> None:
+        """As if it were not there: the plan creates it, and the writer finds it and puts the label back."""
+        known = self.cache(kind).get(metadata.namespace, metadata.name)
+        if known is not None and version(known.metadata) <= version(metadata):
+            self.cache(kind).remove(known.metadata, version(metadata))
 
     def _note_removal(self, run: AnyRun) -> None:
         self.removed_runs[key_of(run)] = run
@@ -276,6 +288,11 @@ class Store:
                 if item.metadata.labels.get(UID_LABEL) == uid:
                     found[ObjectKey(kind, item.metadata.name)] = _seen(item)
         return found
+
+
+def _is_selected(kind: Kind, metadata: Metadata) -> bool:
+    """No watch reports the end of a child that lost the label: in a cache it would stay for ever."""
+    return kind not in WATCHED_CHILDREN or metadata.labels.get(MANAGED_BY_LABEL) == MANAGED_BY
 
 
 def _asks_for(run: TrainingRun, environment: str) -> bool:

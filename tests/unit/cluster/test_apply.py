@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from clotho.api.names import MANAGED_BY, MANAGED_BY_LABEL
 from clotho.cluster.apply import NotLeader, Writer
 from clotho.cluster.cache import Key
 from clotho.cluster.outcomes import ApiError, Conflict, Forbidden, Invalid, NotFound, Transient
@@ -31,7 +32,7 @@ def create_pod() -> Create:
 
 
 def apply_policy() -> Apply:
-    labels = {"clotho.dev/run": "r", "clotho.dev/owner-uid": UID}
+    labels = {MANAGED_BY_LABEL: MANAGED_BY, "clotho.dev/run": "r", "clotho.dev/owner-uid": UID}
     metadata = {"name": "r", "namespace": "ns", "uid": "p", "labels": labels}
     return Apply(key=POLICY, manifest={"kind": "NetworkPolicy", "metadata": metadata})
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clotho.api.names import COMPONENT_LABEL, RUN_LABEL
+from clotho.api.names import COMPONENT_LABEL, MANAGED_BY_LABEL, RUN_LABEL
 from clotho.api.training_run import UnreadableRun
 from clotho.cluster.cache import Key
 from clotho.cluster.probe import Answers
@@ -56,6 +56,19 @@ def test_pod_whose_label_was_removed_and_put_back_is_known_again() -> None:
     seen.handle_event("Pod", False, pod_body("trainer", 7))
     assert [pod.name for pod in seen.pods_of(RUN, UID)] == ["r-trainer"]
     assert heard == [RUN, RUN, RUN]
+
+
+def test_pod_that_is_read_without_the_label_of_the_watch_is_not_kept() -> None:
+    """Its end would not be reported."""
+    seen, _ = store()
+    unlabelled = pod_body("trainer", 6)
+    del unlabelled["metadata"]["labels"][MANAGED_BY_LABEL]
+    seen.handle_event("Pod", False, pod_body("trainer", 5))
+    seen.take_in("Pod", unlabelled)
+    assert seen.pods_of(RUN, UID) == ()
+    seen.take_in("Pod", pod_body("trainer", 7))
+    seen.take_in("Pod", unlabelled)
+    assert [pod.metadata.resource_version for pod in seen.pods_of(RUN, UID)] == ["7"]
 
 
 @pytest.mark.parametrize("labels", [{}, {RUN_LABEL: "other"}])
