@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvloop
 from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -22,9 +22,19 @@ from clotho_contract import logs
 
 log = logging.getLogger("clotho")
 SHUTDOWN_SECONDS = 25.0  # less than the pod's grace period
+_BROKEN_TLS = "Fatal error on SSL protocol"  # uvloop's words
+
+
+def report_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A broken connection is one line: the request on it fails by itself, and is tried again."""
+    if str(context.get("message", "")).startswith(_BROKEN_TLS):
+        log.warning("a connection broke: %s", context.get("exception"))
+    else:
+        loop.default_exception_handler(context)
 
 
 async def _run(settings: Settings) -> None:
+    asyncio.get_running_loop().set_exception_handler(report_loop_error)
     who = login.load(Path(settings.api.kubeconfig) if settings.api.kubeconfig else None)
     metrics = Metrics(CollectorRegistry())
     async with ApiClient(
