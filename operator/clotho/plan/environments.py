@@ -31,7 +31,7 @@ from clotho.plan.model import (
     Refusal,
     delete_pod,
 )
-from clotho.plan.pod_problems import pod_problem
+from clotho.plan.pod_problems import Pull, next_pod_check, pod_problem, slow_pull
 from clotho.plan.pods import Pod
 from clotho.plan.references import absence
 from clotho.plan.settings import PlanSettings
@@ -121,16 +121,18 @@ def _next_step(
 
 
 def _waiting(pod: Pod, now: datetime) -> _Step:
-    problem = pod_problem(_TITLE, pod, now)
-    return _Step(conditions=reconciling(problem.reason, problem.message) if problem is not None else _describing())
+    problem, pull = pod_problem(_TITLE, pod, now), slow_pull(pod, now)
+    wanted = reconciling(problem.reason, problem.message) if problem is not None else _describing(pull)
+    return _Step(conditions=wanted, wake_at=next_pod_check([pod], now))
 
 
 def _is_of(described: Described | None, source: Described | None) -> bool:
     return described is not None and msgspec.structs.replace(described, time=None) == source
 
 
-def _describing() -> list[Wanted]:
-    return reconciling("Describing", "The environment is being imported in a pod of its own.")
+def _describing(pull: Pull | None = None) -> list[Wanted]:
+    detail = f"; {pull.of('that pod')}" if pull is not None else ""
+    return reconciling("Describing", f"The environment is being imported in a pod of its own{detail}.")
 
 
 def _verdict(environment: Environment, found: Description | EnvironmentStatus) -> list[Wanted]:

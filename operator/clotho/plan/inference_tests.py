@@ -1,5 +1,6 @@
 """The life of an InferenceTest: one pod a model, all at once; each pod's termination message is its model's result."""
 
+import itertools
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
@@ -40,7 +41,7 @@ from clotho.plan.model import (
     Refusal,
     delete_pod,
 )
-from clotho.plan.pod_problems import lacks_config, pod_problem
+from clotho.plan.pod_problems import lacks_config, next_pod_check, pod_problem, slow_pull
 from clotho.plan.pods import Pod
 from clotho.plan.references import LOOK_AGAIN_SECONDS, WAITING_FOR_REFERENCES, absence
 from clotho.plan.settings import PlanSettings
@@ -115,11 +116,12 @@ def _rule(test: InferenceTest, seen: TestSeen, now: datetime, settings: PlanSett
     )
     missing = [index for index, result in enumerate(results) if not result.is_finished and index not in pods]
     is_live = any(not pod.has_ended for pod in pods.values())
+    unfinished = [pod for index, pod in pods.items() if not results[index].is_finished]
     ruling = _Ruling(
         results=results,
         actions=(*_wall(test, seen, settings), *overdue) if is_live else overdue,
         waiting=_trouble(pods, results, now),
-        wake_at=earliest(_give_up_at(test, pod) for index, pod in pods.items() if not results[index].is_finished),
+        wake_at=earliest([next_pod_check(unfinished, now), *(_give_up_at(test, pod) for pod in unfinished)]),
     )
     if not missing:
         return ruling
@@ -216,10 +218,10 @@ def _share(component: int, whole: int) -> float:
 
 
 def _trouble(pods: Mapping[int, Pod], results: tuple[ModelResult, ...], now: datetime) -> str:
-    for index, pod in pods.items():
-        if not results[index].is_finished and (problem := pod_problem(_title(results[index].name), pod, now)):
-            return problem.message
-    return ""
+    unfinished = [(_title(results[index].name), pod) for index, pod in pods.items() if not results[index].is_finished]
+    problems = (problem.message for title, pod in unfinished if (problem := pod_problem(title, pod, now)))
+    pulls = (sentence(pull.of(title)) for title, pod in unfinished if (pull := slow_pull(pod, now)))
+    return next(itertools.chain(problems, pulls), "")
 
 
 def _begin(test: InferenceTest, seen: TestSeen, settings: PlanSettings, ruling: _Ruling, missing: list[int]) -> _Ruling:

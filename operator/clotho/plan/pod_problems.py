@@ -1,12 +1,13 @@
 """Why a pod does not get to work, where no exit code shows it."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
 
 from clotho.plan.pods import Pod
-from clotho.plan.times import later
+from clotho.plan.times import earliest, later
 from clotho.plan.wording import sentence
 
 _IMAGE_ERRORS: Final = frozenset(
@@ -35,6 +36,9 @@ class Pull(Struct, frozen=True, kw_only=True):
 
     image: str
     since: datetime
+
+    def of(self, title: str) -> str:
+        return f"pulling image {self.image} of {title} since {self.since:%H:%M:%S} UTC"
 
 
 def pod_problem(title: str, pod: Pod, now: datetime, *, devices: str = "") -> Problem | None:
@@ -136,8 +140,12 @@ def _pull(pod: Pod) -> Pull | None:
     return Pull(image=coming.image, since=since) if since is not None else None
 
 
-def check_times(pod: Pod) -> tuple[datetime, ...]:
+def next_pod_check(pods: Iterable[Pod], now: datetime) -> datetime | None:
     """When a pod that is terminating, being prepared by its node or pulling its image will have taken too long."""
+    return earliest(time for pod in pods for time in _check_times(pod) if time > now)
+
+
+def _check_times(pod: Pod) -> tuple[datetime, ...]:
     end, pull = pod.metadata.deletion_timestamp, _pull(pod)
     times = (
         later(end, _STUCK_AFTER) if end is not None else None,

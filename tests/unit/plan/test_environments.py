@@ -257,6 +257,24 @@ def test_an_image_that_cannot_be_pulled_is_reported() -> None:
     assert "registry/nope:1" in world.message
 
 
+def test_an_image_that_takes_its_time_is_named_with_the_time_since_when() -> None:
+    world = Catalogue(image="registry/large:1")
+    world.settle()
+    assert world.pod is not None
+    prepared = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": world.now.isoformat()}
+    main = {"name": "main", "image": "registry/large:1", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    world.pod["status"] |= {"conditions": [prepared], "containerStatuses": [main]}
+    world.settle()
+    assert "pulling" not in world.message
+    since, wake_at = world.now, world.plan().wake_at
+    assert wake_at == since + timedelta(seconds=10)
+    world.now = wake_at
+    world.settle()
+    words = f"; pulling image registry/large:1 of that pod since {since:%H:%M:%S} UTC."
+    assert world.message == f"The environment is being imported in a pod of its own{words}"
+    assert world.verdict == "InProgress"
+
+
 def test_an_unreadable_spec_is_reported() -> None:
     body = {"metadata": {"name": "e", "generation": 1}, "spec": {"image": 7}}
     wanted = plan_environment(parse(body), EnvironmentSeen(), START, PlanSettings())

@@ -129,6 +129,22 @@ class World:
         return dict(self.status["models"][index])
 
 
+def test_an_image_that_takes_its_time_is_named_with_the_time_since_when() -> None:
+    world = World(environment(), models=[{"name": "m"}], secretName="openrouter")
+    world.settle()
+    since = world.now
+    prepared = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": since.isoformat()}
+    main = {"name": "main", "image": "registry/large:1", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    world.pod(0)["status"] |= {"conditions": [prepared], "containerStatuses": [main]}
+    world.settle()
+    assert "image" not in world.status["message"]
+    assert world.plan().wake_at == since + timedelta(seconds=10)
+    world.now = since + timedelta(seconds=10)
+    world.settle()
+    words = f"Pulling image registry/large:1 of the pod that tries m since {since:%H:%M:%S} UTC."
+    assert (world.phase, world.status["message"]) == ("Pending", words)
+
+
 def test_the_three_defaults_are_tried_at_once_and_summed_up() -> None:
     world = World(environment(), secretName="openrouter")
     world.settle()

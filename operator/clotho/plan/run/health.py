@@ -11,8 +11,7 @@ from clotho.plan.pod_problems import (
     IMAGE_PULL_FAILED,
     PULL_MINUTES,
     Problem,
-    Pull,
-    check_times,
+    next_pod_check,
     pod_problem,
     pull_deadline,
     slow_pull,
@@ -84,9 +83,7 @@ def _given_up(problem: Problem, pod: Pod, situation: Situation) -> Problem:
 
 
 def next_check(situation: Situation) -> datetime | None:
-    """When a pod will have been terminating, or preparing, for too long."""
-    times = [time for component in situation.components for pod in component.pods for time in check_times(pod)]
-    return min((time for time in times if time > situation.now), default=None)
+    return next_pod_check((pod for component in situation.components for pod in component.pods), situation.now)
 
 
 def live_phase(situation: Situation) -> Phase:
@@ -123,20 +120,15 @@ def waiting_message(components: RunComponents, restart_limit: int, *details: str
 def pulled_images(situation: Situation) -> str:
     """Each image once, with the component and the time of its first pull."""
     pulls = [
-        (pull, component)
+        (pull, component.title)
         for component in situation.components
         for pod in component.pods
         if (pull := slow_pull(pod, situation.now)) is not None
     ]
-    first = {pull.image: (pull, component) for pull, component in sorted(pulls, key=_pull_time, reverse=True)}
-    return "; ".join(
-        f"pulling image {pull.image} of {component.title} since {pull.since:%H:%M:%S} UTC"
-        for pull, component in sorted(first.values(), key=_pull_time)
-    )
-
-
-def _pull_time(found: tuple[Pull, RunComponent]) -> datetime:
-    return found[0].since
+    words: dict[str, str] = {}
+    for pull, title in sorted(pulls, key=lambda found: found[0].since):
+        words.setdefault(pull.image, pull.of(title))
+    return "; ".join(words.values())
 
 
 def attempt(component: RunComponent, restart_limit: int) -> str:
