@@ -22,7 +22,7 @@ from clotho_api_server.http.app import SERVICE, create_app
 from clotho_api_server.state.schema import FormatError
 from clotho_api_server.state.service import ServiceSettings
 from clotho_api_server.state.shares import Limits
-from clotho_contract import config, logs, termination
+from clotho_contract import config, logs, open_files, termination
 from clotho_contract.names import (
     ADMIN_TOKEN_VARIABLE,
     API_SERVER_PORT,
@@ -198,6 +198,7 @@ def keep_freed_memory() -> None:
 def main(arguments: list[str] | None = None) -> int:
     options = parse_options(sys.argv[1:] if arguments is None else arguments)
     logs.set_up()
+    open_files.raise_limit()
     keep_freed_memory()
     sys.setswitchinterval(0.001)  # a thread that checks a large body gives way to the event loop sooner
     try:

@@ -16,7 +16,7 @@ import yaml
 from msgspec import structs
 
 import clotho_contract.config as run_config
-from clotho_contract import description, logs, termination
+from clotho_contract import description, logs, open_files, termination
 from clotho_contract.config import ConfigError, EnvironmentConfig, RunConfig
 from clotho_contract.entries import FORMS
 from clotho_contract.names import (
@@ -60,6 +60,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     use_packages()
     stream = sys.stderr if options.command in ("process", "describe") else sys.stdout
     logs.set_up(stream=stream, secrets=secrets.values)
+    open_files.raise_limit()
     code = None
     try:
         ending: Termination = options.run(options, secrets)

@@ -104,13 +104,14 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from clotho_contract import logs
+    from clotho_contract import logs, open_files
     from clotho_contract.ranks import inference_port
     from clotho_trainer import failures
     from clotho_trainer.process import ending
     from clotho_trainer.process.place import take_place
 
     logs.set_up(os.environ.get("CLOTHO_LOG_LEVEL", "INFO"))
+    open_files.raise_limit()
     try:
         place = take_place(os.environ)
     except failures.TrainerError as error:
@@ -132,12 +133,13 @@ def _train(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     import uvloop
 
-    from clotho_contract import logs
+    from clotho_contract import logs, open_files
     from clotho_contract.names import INFERENCE_PORT
     from clotho_trainer.process import ending, replica
     from clotho_trainer.process.app import Options
 
     logs.set_up(os.environ.get("CLOTHO_LOG_LEVEL", "INFO"))
+    open_files.raise_limit()
     port = options.inference_port or INFERENCE_PORT
     ending.leave(uvloop.run(replica.serve(Options(options.config, options.host, port, options.status_port))))
 

@@ -18,7 +18,7 @@ from clotho.manager import settings as operator_settings
 from clotho.manager.manager import Manager
 from clotho.manager.metrics import Metrics
 from clotho.manager.settings import Settings, SettingsError
-from clotho_contract import logs
+from clotho_contract import logs, open_files
 
 log = logging.getLogger("clotho")
 SHUTDOWN_SECONDS = 25.0  # less than the pod's grace period
@@ -69,6 +69,7 @@ def main() -> int:
         print(f"clotho-operator: {error}", file=sys.stderr)
         return 2
     logs.set_up(settings.log.level)
+    open_files.raise_limit()
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
+from clotho_api_server import command
 from clotho_api_server.http import bodies, intake
 from clotho_api_server.http.access import ALLOWED
+from rig.trajectory_servers import start_ours
 
 GROUP = {"tokens": [[1]] * 2, "masks": [[1]] * 2, "scores": [1.0, 0.0]}
 
@@ -48,6 +55,42 @@ async def test_a_client_must_keep_up_a_minimum_rate(api, monkeypatch: pytest.Mon
     async with api.session.post(api.url + "/scored_data", data=trickle()) as response:
         assert response.status == 408
         assert "too slowly" in (await response.json())["detail"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /scored_data HTTP/1.1\r\nHost: x\r\nContent-Le"])
+async def test_a_connection_without_a_whole_request_is_closed(
+    servers, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(command, "KEEP_ALIVE_SECONDS", 0.2)
+    async with servers.serving() as api:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rpartition(":")[2]))
+        writer.write(sent)
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+
+
+@contextmanager
+def open_files_limit(soft: int) -> Iterator[None]:
+    """Of processes that are started meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_more_connections_than_the_nodes_default_limit_of_open_files(tmp_path: Path) -> None:
+    with open_files_limit(256):
+        server = start_ours(tmp_path / "data")
+    try:
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(400)]
+        async with aiohttp.ClientSession() as session, session.get(server.url + "/healthz") as response:
+            assert response.status == 200
+        for _, writer in held:
+            writer.close()
+    finally:
+        server.kill()
 
 
 async def test_waiting_for_memory_does_not_count_as_the_clients_time(servers, monkeypatch: pytest.MonkeyPatch) -> None:
