@@ -19,6 +19,7 @@ Reason = Literal[
     "ModelUnreadable",
     "ModelTooLarge",  # permanent: memory ran out while the model was loaded
     "CheckpointsDamaged",  # permanent: none can be read, and the config does not allow to start over
+    "VolumeFull",  # permanent: a checkpoint does not fit, and the steps since the last one would only be repeated
     "OutOfMemory",
     "NonFiniteLoss",
     "Unauthorized",
@@ -26,7 +27,7 @@ Reason = Literal[
     "EnvironmentFailed",
     "InternalError",
 ]
-PERMANENT: Final[frozenset[Reason]] = frozenset({"InvalidConfig", "ModelTooLarge", "CheckpointsDamaged"})
+PERMANENT: Final[frozenset[Reason]] = frozenset({"InvalidConfig", "ModelTooLarge", "CheckpointsDamaged", "VolumeFull"})
 LIMIT = 4096  # what the kubelet keeps
 
 

@@ -1,5 +1,6 @@
 """Checkpoints are written atomically, pruned, and checked for damage."""
 
+import errno
 import json
 import logging
 from pathlib import Path
@@ -11,6 +12,7 @@ from clotho_contract.config import RunConfig, RunIdentity
 from clotho_contract.settings import Checkpoint, Model, Training
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.training.checkpoints import Checkpoints
+from clotho_trainer.training.durable import VolumeFullError
 from clotho_trainer.training.resume import starting_point
 
 
@@ -46,6 +48,49 @@ def test_the_checkpoint_of_the_best_evaluation_is_not_pruned(checkpoints: Checkp
     checkpoints.best_step = 21
     checkpoints.write(25, fill)
     assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["step-00000020", "step-00000025"]
+
+
+class SmallVolume:
+    """Has room for so many checkpoints."""
+
+    def __init__(self, checkpoints: Checkpoints, room: int) -> None:
+        self.checkpoints, self.room = checkpoints, room
+
+    def fill(self, folder: Path) -> None:
+        fill(folder)
+        if len(self.checkpoints.own()) >= self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_older_checkpoints_give_way_on_a_full_volume(checkpoints: Checkpoints) -> None:
+    checkpoints.keep = 3
+    for step in (5, 10, 15):
+        checkpoints.write(step, fill)
+    checkpoints.best_step = 7
+    checkpoints.write(20, SmallVolume(checkpoints, room=3).fill)
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == [
+        "step-00000005",
+        "step-00000015",
+        "step-00000020",
+    ]
+
+
+def test_the_newest_checkpoint_stays_when_the_next_does_not_fit(checkpoints: Checkpoints) -> None:
+    for step in (5, 10):
+        checkpoints.write(step, fill)
+    with pytest.raises(VolumeFullError, match=r"GB are free in .*checkpoints"):
+        checkpoints.write(15, SmallVolume(checkpoints, room=1).fill)
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000010"], "and no half-written one"
+    assert checkpoints.newest() is not None
+
+
+def test_a_damaged_checkpoint_is_not_what_stays_on_a_full_volume(checkpoints: Checkpoints) -> None:
+    for step in (5, 10):
+        checkpoints.write(step, fill)
+    (checkpoints.folder / "step-00000010" / "weights.bin").write_bytes(b"damaged")
+    with pytest.raises(VolumeFullError):
+        checkpoints.write(10, SmallVolume(checkpoints, room=1).fill)
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000005"]
 
 
 def test_an_empty_folder_has_no_newest_checkpoint(checkpoints: Checkpoints) -> None:

@@ -1,6 +1,7 @@
 """What the loop reports of its steps, with stand-ins for the model and for the source of groups."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -16,7 +17,9 @@ from clotho_contract.config import Endpoints, RunConfig, RunIdentity
 from clotho_contract.history import Evaluation
 from clotho_contract.progress import State
 from clotho_contract.settings import Checkpoint, Model, Training
+from clotho_contract.termination import PERMANENT
 from clotho_contract.trajectory import GenerationParams, ScoredGroup
+from clotho_trainer.failures import TrainerError
 from clotho_trainer.reporting.board import Board
 from clotho_trainer.training.batch import Batch, Rules
 from clotho_trainer.training.checkpoints import Checkpoints, saved_in
@@ -131,6 +134,25 @@ async def test_compilation_is_reported_with_its_duration(tmp_path: Path, caplog:
     assert backend.states == ["compiling", "compiling", "training", "training"]
     logged = [message for message in caplog.messages if "compiled" in message]
     assert logged == ["the layers are compiled: their first step took 0 s"]
+
+
+class GrowingBackend(Backend):
+    """The volume has room for the first checkpoint only."""
+
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        if self.version > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_a_checkpoint_that_does_not_fit_ends_the_run_with_what_to_do(tmp_path: Path) -> None:
+    config = structs.replace(CONFIG, training=Training(steps=2, checkpoint=Checkpoint(every_steps=1)))
+    board = Board(2, stall_seconds=60)
+    with ThreadPoolExecutor(1) as executor, pytest.raises(TrainerError) as caught:
+        await loop_of(board, GrowingBackend(board), Source(), tmp_path, executor, config=config).run(asyncio.Event())
+    assert caught.value.reason in PERMANENT
+    assert caught.value.message.startswith("the checkpoint of step 2 does not fit: ")
+    assert caught.value.message.endswith("then `clotho run restart run` continues from step 1")
 
 
 class Passes(Source):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from clotho_contract import untrusted
 from clotho_contract.progress import CheckpointInfo
-from clotho_trainer.training.durable import digest, flush
+from clotho_trainer.training.durable import VolumeFullError, digest, flush, is_full, room_in
 
 log = logging.getLogger(__name__)
 
@@ -81,18 +81,38 @@ class Checkpoints:
         self.keep = keep
 
     def write(self, step: int, fill: Callable[[Path], None]) -> CheckpointInfo:
-        """`fill` puts the files into an empty folder; only a complete folder ever gets its final name."""
+        """`fill` puts the files into an empty folder; only a complete folder ever gets its final name.
+
+        On a full volume all older checkpoints but the newest give way.
+        """
+        written = self._try_to_write(step, fill)
+        if written is None and self._make_room():
+            written = self._try_to_write(step, fill)
+        if written is None:
+            raise VolumeFullError(room_in(self.folder))
+        self._prune(step)
+        return written
+
+    def _try_to_write(self, step: int, fill: Callable[[Path], None]) -> CheckpointInfo | None:
+        """None where it does not fit: while an exception lives, torch's half-written file is open and takes room."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._clear_staging()
         staging, final = self.folder / f"{STAGING}{self.run}-{step}", self._path(step)
-        staging.mkdir()
-        fill(staging)
-        _seal(staging, step, self.run)
+        try:
+            staging.mkdir()
+            fill(staging)
+            _seal(staging, step, self.run)
+        except Exception as error:
+            was_full = is_full(self.folder, error)
+            self._clear_staging()
+            if not was_full:
+                raise
+            log.warning("the checkpoint of step %d does not fit: %s", step, str(error))
+            return None
         if final.exists():  # a damaged one that was skipped at the start
             shutil.rmtree(final)
         staging.rename(final)
         flush(self.folder)
-        self._prune(step)
         return CheckpointInfo(step=step, path=str(final))
 
     def newest(self) -> CheckpointInfo | None:
@@ -143,6 +163,15 @@ class Checkpoints:
         for each in past[: -self.keep] + newer:
             if each != self._best(past):
                 shutil.rmtree(each.path, ignore_errors=True)
+
+    def _make_room(self) -> bool:
+        own, newest = self.own(), self.newest()
+        spared = (newest, self.best())
+        old = [each for each in own if newest is not None and each.info not in spared]
+        for each in old:
+            log.warning("checkpoint %s is deleted to make room", each.path.name)
+            shutil.rmtree(each.path, ignore_errors=True)
+        return bool(old)
 
     def _clear_staging(self) -> None:
         for path in self.folder.glob(f"{STAGING}*"):

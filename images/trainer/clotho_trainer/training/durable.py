@@ -1,8 +1,18 @@
-"""Files that must be on the disk, and be what they were: flushing, and a fingerprint of the bytes."""
+"""Files that must be on the disk, and be what they were: flushing, a fingerprint of the bytes, and a full volume."""
 
+import errno
 import hashlib
 import os
+import shutil
 from pathlib import Path
+from typing import Final
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_NEXT_TO_NOTHING: Final = 1024**2
+
+
+class VolumeFullError(Exception):
+    """Files did not fit. The message says how much room there is."""
 
 
 def digest(path: Path) -> str:
@@ -16,3 +26,14 @@ def flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_full(folder: Path, error: Exception) -> bool:
+    """Asked before anything is cleared away: torch and safetensors do not tell why a file could not be written."""
+    is_said = isinstance(error, OSError) and error.errno in _NO_ROOM
+    return is_said or shutil.disk_usage(folder).free < _NEXT_TO_NOTHING
+
+
+def room_in(folder: Path) -> str:
+    found = shutil.disk_usage(folder)
+    return f"{found.free / 1e9:.1f} GB of {found.total / 1e9:.1f} GB are free in {folder}"

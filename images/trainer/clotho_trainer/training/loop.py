@@ -25,6 +25,7 @@ from clotho_trainer.training.backend import Backend
 from clotho_trainer.training.batch import Batch, prepare
 from clotho_trainer.training.checkpoints import SUMMARY, Checkpoints
 from clotho_trainer.training.copying import Copies, NoCopies
+from clotho_trainer.training.durable import VolumeFullError
 from clotho_trainer.training.schedule import learning_rate
 from clotho_trainer.training.source import Delivery, Source
 
@@ -206,10 +207,11 @@ class TrainingLoop:
         self._board.enter("saving")
         try:
             checkpoint = await self._in_thread(lambda: self._checkpoints.write(step, self._fill))
+        except VolumeFullError as error:
+            raise TrainerError("VolumeFull", self._no_room(step, error)) from error
         except OSError as error:
-            raise TrainerError(
-                "InternalError", f"the checkpoint of step {step} could not be written: {error}; see storage.size"
-            ) from error
+            problem = f"the checkpoint of step {step} could not be written: {error}"
+            raise TrainerError("InternalError", problem) from error
         self._saved = step
         self._board.saved(checkpoint)
         self._board.update(best_checkpoint=self._checkpoints.best())
@@ -222,6 +224,12 @@ class TrainingLoop:
                 raise
             # The next registration reports it, too.
             log.warning("the checkpoint was not reported to the API server: %s", error.message)
+
+    def _no_room(self, step: int, error: VolumeFullError) -> str:
+        return (
+            f"the checkpoint of step {step} does not fit: {error}; enlarge the claim or remove what else it holds, "
+            f"then `clotho run restart {self._config.run.name}` continues from step {self._saved}"
+        )
 
     def _fill(self, folder: Path) -> None:
         self._backend.save(folder)
