@@ -15,8 +15,9 @@ import aiohttp
 import pytest
 
 from clotho_api_server import command
-from clotho_api_server.http import bodies, intake
+from clotho_api_server.http import intake
 from clotho_api_server.http.access import ALLOWED
+from clotho_contract import request_body
 from rig.trajectory_servers import start_ours
 
 GROUP = {"tokens": [[1]] * 2, "masks": [[1]] * 2, "scores": [1.0, 0.0]}
@@ -45,7 +46,7 @@ async def test_slow_clients_with_large_declared_bodies_do_not_hold_up_others(ser
 
 async def test_a_client_must_keep_up_a_minimum_rate(api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each chunk comes in time, but the whole would take hours."""
-    monkeypatch.setattr(bodies, "LIMIT_SECONDS", 0.2)
+    monkeypatch.setattr(request_body, "LIMIT_SECONDS", 0.2)
 
     async def trickle() -> Any:
         while True:

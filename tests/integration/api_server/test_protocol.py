@@ -14,10 +14,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from clotho_api_server.http import bodies
 from clotho_api_server.http.access import single_token
 from clotho_api_server.state import service as service_module
 from clotho_api_server.state.ledger import Ledger
+from clotho_contract import request_body
 from clotho_contract.api_protocol import ApiStatus
 
 
@@ -265,7 +265,7 @@ async def test_bodies_that_are_too_large_are_refused(servers) -> None:
 
 
 async def test_a_body_that_arrives_too_slowly_is_refused(api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "LIMIT_SECONDS", 0.05)
+    monkeypatch.setattr(request_body, "LIMIT_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rpartition(":")[2]))
     writer.write(b"POST /scored_data HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
     async with asyncio.timeout(30):

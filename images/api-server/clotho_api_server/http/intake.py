@@ -10,7 +10,6 @@ from aiohttp import web
 
 from clotho_api_server.http import bodies
 from clotho_api_server.http.answers import answer
-from clotho_api_server.http.budget import Budget
 from clotho_api_server.parsing.groups import AT_A_GLANCE, Group, Parser, parse_group, parse_groups
 from clotho_api_server.refusals import FullError, RefusalError
 from clotho_api_server.state.ledger import queue_is_full
@@ -18,6 +17,7 @@ from clotho_api_server.state.outcomes import Enqueued, Receipt
 from clotho_api_server.state.service import Service
 from clotho_api_server.state.shares import Snapshot, needs_no_group
 from clotho_contract.api_protocol import IDEMPOTENCY_HEADER, LONGEST_IDEMPOTENCY_KEY, PROTOCOL_HEADER
+from clotho_contract.memory_budget import Budget
 
 BODIES_IN_MEMORY: Final = 256 * 1024**2
 ON_THE_LOOP: Final = 4 * 1024**2  # bytes; a glance at them costs less than sharing the interpreter with a thread

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from clotho_contract import untrusted
+from clotho_contract import request_body, untrusted
 from clotho_contract.access import is_accepted, presented_token
+from clotho_contract.memory_budget import Budget, Reservation
+from clotho_contract.request_body import BodyTooLargeError, BodyTooSlowError
 from clotho_trainer.inference import answers, openai_routes, sglang_routes
 from clotho_trainer.inference.core.engine import EngineBusyError
 from clotho_trainer.inference.requests import BadRequestError, ChatRequest, CompletionRequest, GenerateRequest
@@ -24,6 +26,7 @@ Body = TypeVar("Body")
 Route = Callable[[web.Request, Service, Body], Awaitable[web.StreamResponse]]
 _OPEN = frozenset({"/", "/health"})
 _LARGEST_BODY = 256 * 1024**2
+_BODIES_IN_MEMORY = 512 * 1024**2  # of all requests that are being served or wait for it
 
 
 class InferenceServer:
@@ -37,6 +40,7 @@ class InferenceServer:
         self.unready: Callable[[], str | None] = lambda: None
         self._tokens = tokens
         self._archive: bytes | None = None
+        self._memory = Budget(_BODIES_IN_MEMORY)
 
     @property
     def is_open(self) -> bool:
@@ -44,7 +48,7 @@ class InferenceServer:
         return bool(self._tokens)
 
     def application(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard], client_max_size=_LARGEST_BODY)
+        app = web.Application(middlewares=[self._guard])
         app.router.add_get("/", self._root)
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
@@ -79,13 +83,15 @@ class InferenceServer:
 
     def _route(self, kind: type[Body], route: Route[Body]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
-            service, body = self._serving(), await _read(request, kind)
-            try:
-                return await route(request, service, body)
-            except BadRequestError:
-                raise
-            except ValueError as error:  # of an engine that cannot do what was asked
-                raise BadRequestError(str(error)) from error
+            service = self._serving()
+            async with self._memory.reservation() as held:
+                body = await _read(request, kind, held)
+                try:
+                    return await route(request, service, body)
+                except BadRequestError:
+                    raise
+                except ValueError as error:  # of an engine that cannot do what was asked
+                    raise BadRequestError(str(error)) from error
 
         return handle
 
@@ -118,8 +124,13 @@ def archive(tokenizer: Any) -> bytes:
     return buffer.getvalue()
 
 
-async def _read(request: web.Request, kind: type[Body]) -> Body:
+async def _read(request: web.Request, kind: type[Body], held: Reservation) -> Body:
     try:
-        return untrusted.decode(await request.read(), kind)
+        body = await request_body.read(request.content, request.content_length, _LARGEST_BODY, held)
+        return untrusted.decode(body, kind)
+    except BodyTooLargeError as error:
+        raise BadRequestError(str(error), 413) from error
+    except BodyTooSlowError as error:
+        raise BadRequestError(str(error), 408) from error
     except msgspec.MsgspecError as error:
         raise BadRequestError(str(error)) from error

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from clotho_api_server.http.budget import Budget, Reservation
+from clotho_contract.memory_budget import Budget, Reservation
 
 
 async def is_granted(held: Reservation, amount: int) -> bool:

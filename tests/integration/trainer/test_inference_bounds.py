@@ -1,0 +1,86 @@
+"""What the requests of one environment may cost the trainer: memory and time. The engine is not part of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from clotho_contract import request_body
+from clotho_trainer.inference import server as module
+from clotho_trainer.inference.server import InferenceServer
+
+TOKEN = "the-run's-token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Route:
+    """Answers once it is told to, and counts the requests that are held meanwhile."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.are_five, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, request: web.Request, service: Any, body: Any) -> web.Response:
+        self.under_way += 1
+        if self.under_way == 5:
+            self.are_five.set()
+        await self.may_end.wait()
+        return web.json_response({})
+
+
+@asynccontextmanager
+async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[TestClient[Any, Any], Route]]:
+    route, server = Route(), InferenceServer(TOKEN)
+    monkeypatch.setattr(module.sglang_routes, "generate", route)
+    server.service = object()  # type: ignore[assignment]
+    async with TestClient(TestServer(server.application())) as client:
+        yield client, route
+
+
+def of_size(size: int) -> bytes:
+    return b'{"input_ids": [1]' + b" " * (size - 18) + b"}"
+
+
+async def status_of(client: TestClient[Any, Any], body: Any) -> int:
+    async with client.post("/generate", data=body, headers=BEARER) as response:
+        return response.status
+
+
+async def test_requests_beyond_the_memory_for_bodies_wait_and_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BODIES_IN_MEMORY", 10_000)
+    async with serving(monkeypatch) as (client, route):
+        asked = [asyncio.create_task(status_of(client, of_size(2_000))) for _ in range(20)]
+        await asyncio.wait_for(route.are_five.wait(), 30)
+        await asyncio.sleep(0.2)
+        assert route.under_way == 5, "what more there is waits"
+        route.may_end.set()
+        assert await asyncio.gather(*asked) == [200] * 20
+
+
+async def test_a_body_beyond_the_limit_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGEST_BODY", 1_000)
+    async with serving(monkeypatch) as (client, _):
+        async with client.post("/generate", data=of_size(1_001), headers=BEARER) as response:
+            assert response.status == 413
+            assert "the limit is 1000" in await response.text()
+
+        async def without_length() -> AsyncIterator[bytes]:
+            yield of_size(1_001)
+
+        assert await status_of(client, without_length()) == 413
+
+
+async def test_a_body_that_comes_too_slowly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_body, "LIMIT_SECONDS", 0.2)
+
+    async def trickle() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.02)
+
+    async with serving(monkeypatch) as (client, _):
+        assert await status_of(client, trickle()) == 408
