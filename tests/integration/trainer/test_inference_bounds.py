@@ -11,7 +11,11 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from clotho_contract import request_body
 from clotho_trainer.inference import server as module
+from clotho_trainer.inference import service as service_module
+from clotho_trainer.inference.core.engine import Completion, EngineBusyError, Request, Sampling
+from clotho_trainer.inference.elsewhere import ElsewhereEngine
 from clotho_trainer.inference.server import InferenceServer
+from clotho_trainer.inference.service import Service
 
 TOKEN = "the-run's-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -84,3 +88,36 @@ async def test_a_body_that_comes_too_slowly_is_refused(monkeypatch: pytest.Monke
 
     async with serving(monkeypatch) as (client, _):
         assert await status_of(client, trickle()) == 408
+
+
+class Endless(ElsewhereEngine):
+    """Never has an answer."""
+
+    async def generate(self, request: Request) -> list[Completion]:
+        return await asyncio.Future[list[Completion]]()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_small_request_cannot_ask_for_millions_of_completions(stream: bool) -> None:
+    server = InferenceServer(TOKEN)
+    server.service = Service(Endless(), None, "m", context=96, vocabulary=64, temperature=1.0)
+    async with TestClient(TestServer(server.application())) as client:
+        body = {"input_ids": [[1], [2]], "sampling_params": {"n": 4096}, "stream": stream}
+        async with client.post("/generate", json=body, headers=BEARER) as response:
+            assert response.status == 400
+            assert "2 prompts with n 4096 are more than 4096 completions" in await response.text()
+
+
+async def test_completions_in_flight_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "_MOST_IN_FLIGHT", 10)
+    service = Service(Endless(), None, "m", context=96, vocabulary=64, temperature=1.0)
+    held = asyncio.create_task(service.sample([[1]], Sampling(), 8))
+    await asyncio.sleep(0)
+    with pytest.raises(EngineBusyError, match="8 completions are in flight; the limit is 10"):
+        await service.sample([[1]], Sampling(), 3)
+    held.cancel()
+    await asyncio.gather(held, return_exceptions=True)
+    again = asyncio.create_task(service.sample([[1]], Sampling(), 10))
+    await asyncio.sleep(0)
+    assert not again.done()
+    again.cancel()

@@ -2,15 +2,36 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from clotho_trainer.inference.answers import Decode, Scored
-from clotho_trainer.inference.core.engine import Completion, Engine, Request, Sampling
+from clotho_trainer.inference.core.engine import Completion, Engine, EngineBusyError, Request, Sampling
 from clotho_trainer.inference.requests import BadRequestError, Prompt, prompts_of
 from clotho_trainer.inference.streaming import Stream
+
+_MOST_COMPLETIONS: Final = 4096  # of one request
+_MOST_IN_FLIGHT: Final = 65_536
+
+
+class InFlight:
+    """Completions that are being generated or wait for it. Each takes memory, however short the request was."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    @contextmanager
+    def holding(self, n: int) -> Iterator[None]:
+        if self._count + n > _MOST_IN_FLIGHT:
+            raise EngineBusyError(f"{self._count} completions are in flight; the limit is {_MOST_IN_FLIGHT}")
+        self._count += n
+        try:
+            yield
+        finally:
+            self._count -= n
 
 
 @dataclass(frozen=True)
@@ -24,6 +45,7 @@ class Service:
     count_tokens: Callable[[int], None] = lambda _: None
     count_sequences: Callable[[int], None] = lambda _: None  # more, or with a minus fewer, are in flight
     created: int = field(default_factory=lambda: int(time.time()))
+    in_flight: InFlight = field(default_factory=InFlight)
 
     @property
     def decode(self) -> Decode:
@@ -44,6 +66,10 @@ class Service:
     def token_lists(self, prompt: Prompt) -> list[list[int]]:
         return [self.check_tokens(self._tokens(entry)) for entry in prompts_of(prompt)]
 
+    def check_count(self, prompts: int, n: int) -> None:
+        if prompts * n > _MOST_COMPLETIONS:
+            raise BadRequestError(f"{prompts} prompts with n {n} are more than {_MOST_COMPLETIONS} completions")
+
     def check_tokens(self, tokens: Sequence[int]) -> list[int]:
         if not tokens:
             raise BadRequestError("the prompt is empty")
@@ -53,19 +79,22 @@ class Service:
 
     async def sample(self, prompts: Sequence[list[int]], sampling: Sampling, n: int) -> list[list[Completion]]:
         """The samples of each prompt."""
+        self.check_count(len(prompts), n)
         if len(prompts) == 1:
             return [await self._sample(prompts[0], sampling, n)]
         return list(await asyncio.gather(*(self._sample(prompt, sampling, n) for prompt in prompts)))
 
     def stream(self, prompts: Sequence[list[int]], sampling: Sampling, n: int) -> Stream:
+        self.check_count(len(prompts), n)
         return Stream(self.generate, self.tokenizer, prompts, sampling, n)
 
     async def generate(self, request: Request) -> list[Completion]:
-        self.count_sequences(request.n)
-        try:
-            return await self.engine.generate(request)
-        finally:
-            self.count_sequences(-request.n)
+        with self.in_flight.holding(request.n):
+            self.count_sequences(request.n)
+            try:
+                return await self.engine.generate(request)
+            finally:
+                self.count_sequences(-request.n)
 
     async def score(self, prompts: Sequence[list[int]], top: int) -> list[Scored]:
         scores = await asyncio.gather(*(self.engine.score(tuple(prompt), top) for prompt in prompts))
