@@ -30,8 +30,10 @@ def flush(path: Path) -> None:
 
 def is_full(folder: Path, error: Exception) -> bool:
     """Asked before anything is cleared away: torch and safetensors do not tell why a file could not be written."""
-    is_said = isinstance(error, OSError) and error.errno in _NO_ROOM
-    return is_said or shutil.disk_usage(folder).free < _NEXT_TO_NOTHING
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return True
+    found = shutil.disk_usage(folder)
+    return found.total > 0 and found.free < _NEXT_TO_NOTHING  # some network file systems tell nothing
 
 
 def room_in(folder: Path) -> str:
