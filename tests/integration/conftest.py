@@ -123,6 +123,7 @@ async def start_operator(
     yield start
     await asyncio.gather(*(operator.kill() for operator in started if operator.is_alive))
     for operator in started:
+        print(operator.log())  # shown beside a test that failed
         assert operator.has_failed or not has_traceback(operator.log()), operator.log()
 
 

@@ -100,7 +100,11 @@ class LeaderElection:
         try:
             while True:
                 started = self._clock()
-                if await _to_its_end(self._try()):
+                has_renewed = await _to_its_end(self._try())
+                if leading and not self.is_leader():  # also for a moment: writes were refused, and are planned again
+                    leading = False
+                    on_change(leading)
+                if has_renewed:
                     self._held_until = started + self._times.renew_within
                 if leading != self.is_leader():
                     leading = self.is_leader()

@@ -71,6 +71,24 @@ async def test_lease_counts_from_the_request_and_not_from_its_answer(monkeypatch
     assert rehearsal.changes == [(4.0, True), (TIMES.renew_within, False)]
 
 
+async def test_a_leader_that_was_frozen_beyond_its_lease_and_renews_it_leads_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it did not write meanwhile has to be planned again, although nobody else has led."""
+    rehearsal = Rehearsal(monkeypatch)
+    pauses = iter([TIMES.renew_every, TIMES.renew_within + 1])
+
+    async def sleep(_: float) -> None:
+        rehearsal.now += next(pauses, 3 * TIMES.duration)
+        if rehearsal.now > START + 3 * TIMES.duration:
+            raise Outage
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await rehearsal.run()
+    thaw = TIMES.renew_every + TIMES.renew_within + 1
+    assert rehearsal.changes[:3] == [(0.0, True), (thaw, False), (thaw, True)]
+
+
 class SlowServer:
     """Stores a Lease at once and answers when `answers` is set."""
 
