@@ -53,6 +53,7 @@ WATCHED_CHILDREN: Final[tuple[Kind, ...]] = (
     "NetworkPolicy",
     "PodDisruptionBudget",
 )
+LABELLED_KINDS: Final[tuple[Kind, ...]] = (*WATCHED_CHILDREN, "Workload")  # watched by our label: others have them, too
 
 
 def path_of(namespace: str, key: ObjectKey) -> str:

@@ -27,7 +27,7 @@ from clotho.api.names import (
 from clotho.api.training_policy import AnyPolicy
 from clotho.api.training_run import TrainingRun, UnreadableRun, parse
 from clotho.cluster.cache import TOMBSTONES, Cache, Key, version
-from clotho.cluster.kinds import WATCHED_CHILDREN
+from clotho.cluster.kinds import LABELLED_KINDS
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
 from clotho.plan.pods import Pod, parse_pod
 from clotho.plan.workloads import Workload, parse_workload
@@ -291,8 +291,8 @@ class Store:
 
 
 def _is_selected(kind: Kind, metadata: Metadata) -> bool:
-    """No watch reports the end of a child that lost the label: in a cache it would stay for ever."""
-    return kind not in WATCHED_CHILDREN or metadata.labels.get(MANAGED_BY_LABEL) == MANAGED_BY
+    """No watch reports the end of an object that lost the label: in a cache it would stay for ever."""
+    return kind not in LABELLED_KINDS or metadata.labels.get(MANAGED_BY_LABEL) == MANAGED_BY
 
 
 def _asks_for(run: TrainingRun, environment: str) -> bool:

@@ -10,7 +10,7 @@ from msgspec import Raw, Struct, field
 
 from clotho.api.names import SELECTOR
 from clotho.cluster.client import ApiClient
-from clotho.cluster.kinds import RESOURCES, WATCHED_KINDS
+from clotho.cluster.kinds import LABELLED_KINDS, RESOURCES
 from clotho.cluster.nesting import IN_EVENT, bounded
 from clotho.cluster.outcomes import Gone, Undecodable
 from clotho.plan.model import Kind
@@ -108,7 +108,7 @@ class Collection:
 
 def of_kind(client: ApiClient, kind: Kind, scope: str | None) -> Collection:
     """In one namespace, or in all of them; of kinds that are not ours, only what belongs to us."""
-    selection = {} if kind in WATCHED_KINDS else {"labelSelector": SELECTOR}
+    selection = {"labelSelector": SELECTOR} if kind in LABELLED_KINDS else {}
     return Collection(client, RESOURCES[kind].folder(scope), selection)
 
 

@@ -71,6 +71,13 @@ def test_pod_that_is_read_without_the_label_of_the_watch_is_not_kept() -> None:
     assert [pod.metadata.resource_version for pod in seen.pods_of(RUN, UID)] == ["7"]
 
 
+def test_workload_that_is_read_without_the_label_of_the_watch_is_not_kept() -> None:
+    seen, _ = store()
+    metadata = {key: pod_body("trainer", 5)["metadata"][key] for key in ("name", "namespace", "uid", "resourceVersion")}
+    seen.take_in("Workload", {"metadata": metadata | {"labels": {RUN_LABEL: "r"}}})
+    assert list(seen.workloads.all()) == []
+
+
 @pytest.mark.parametrize("labels", [{}, {RUN_LABEL: "other"}])
 def test_run_whose_pod_lost_its_label_is_announced(labels: dict[str, str]) -> None:
     seen, heard = store()
