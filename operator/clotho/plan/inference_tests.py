@@ -1,7 +1,7 @@
 """The life of an InferenceTest: one pod a model, all at once; each pod's termination message is its model's result."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -116,12 +116,13 @@ def _rule(test: InferenceTest, seen: TestSeen, now: datetime, settings: PlanSett
     )
     missing = [index for index, result in enumerate(results) if not result.is_finished and index not in pods]
     is_live = any(not pod.has_ended for pod in pods.values())
-    unfinished = [pod for index, pod in pods.items() if not results[index].is_finished]
+    unfinished = [(_title(results[index].name), pod) for index, pod in pods.items() if not results[index].is_finished]
+    give_up_times = [_give_up_at(test, pod) for _, pod in unfinished]
     ruling = _Ruling(
         results=results,
         actions=(*_wall(test, seen, settings), *overdue) if is_live else overdue,
-        waiting=_trouble(pods, results, now),
-        wake_at=earliest([next_pod_check(unfinished, now), *(_give_up_at(test, pod) for pod in unfinished)]),
+        waiting=_trouble(unfinished, now),
+        wake_at=earliest([next_pod_check((pod for _, pod in unfinished), now), *give_up_times]),
     )
     if not missing:
         return ruling
@@ -217,8 +218,8 @@ def _share(component: int, whole: int) -> float:
     return round(component / whole, 4) if whole > 0 else 0.0
 
 
-def _trouble(pods: Mapping[int, Pod], results: tuple[ModelResult, ...], now: datetime) -> str:
-    unfinished = [(_title(results[index].name), pod) for index, pod in pods.items() if not results[index].is_finished]
+def _trouble(unfinished: Sequence[tuple[str, Pod]], now: datetime) -> str:
+    """Of pods, each with its title."""
     problems = (problem.message for title, pod in unfinished if (problem := pod_problem(title, pod, now)))
     pulls = (sentence(pull.of(title)) for title, pod in unfinished if (pull := slow_pull(pod, now)))
     return next(itertools.chain(problems, pulls), "")
