@@ -165,9 +165,11 @@ class Checkpoints:
                 shutil.rmtree(each.path, ignore_errors=True)
 
     def _make_room(self) -> bool:
-        own, newest = self.own(), self.newest()
-        spared = (newest, self.best())
-        old = [each for each in own if newest is not None and each.info not in spared]
+        """All but the newest that is whole and the best give way; False where that is nothing."""
+        newest = self.newest()
+        if newest is None:
+            return False
+        old = [each for each in self.own() if each.info not in (newest, self.best())]
         for each in old:
             log.warning("checkpoint %s is deleted to make room", each.path.name)
             shutil.rmtree(each.path, ignore_errors=True)
