@@ -72,7 +72,7 @@ async def test_a_connection_without_a_whole_request_is_closed(
 
 @contextmanager
 def open_files_limit(soft: int) -> Iterator[None]:
-    """Of processes that are started meanwhile."""
+    """Of the processes started within."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
     try:

@@ -16,13 +16,13 @@ from clotho_trainer.inference.core.engine import Completion, EngineBusyError, Re
 from clotho_trainer.inference.elsewhere import ElsewhereEngine
 from clotho_trainer.inference.server import InferenceServer
 from clotho_trainer.inference.service import Service
+from integration.trainer.served import TOKEN
 
-TOKEN = "the-run's-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 class Route:
-    """Answers once it is told to, and counts the requests that are held meanwhile."""
+    """Answers when `may_end` is set, and counts the requests under way."""
 
     def __init__(self) -> None:
         self.under_way = 0

@@ -74,7 +74,7 @@ async def test_lease_counts_from_the_request_and_not_from_its_answer(monkeypatch
 async def test_a_leader_that_was_frozen_beyond_its_lease_and_renews_it_leads_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it did not write meanwhile has to be planned again, although nobody else has led."""
+    """Writes refused during the lapse have to be planned again, although no other replica has led."""
     rehearsal = Rehearsal(monkeypatch)
     pauses = iter([TIMES.renew_every, TIMES.renew_within + 1])
 

@@ -15,6 +15,7 @@ from clotho.plan.pods import parse_pod
 from clotho.plan.settings import PlanSettings
 from clotho_contract.description import ConfigField, Description
 from unit.plan.kstatus import kstatus
+from unit.plan.pulling import pulling
 from unit.plan.run.world import START
 
 Body = dict[str, Any]
@@ -261,9 +262,7 @@ def test_an_image_that_takes_its_time_is_named_with_the_time_since_when() -> Non
     world = Catalogue(image="registry/large:1")
     world.settle()
     assert world.pod is not None
-    prepared = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": world.now.isoformat()}
-    main = {"name": "main", "image": "registry/large:1", "state": {"waiting": {"reason": "ContainerCreating"}}}
-    world.pod["status"] |= {"conditions": [prepared], "containerStatuses": [main]}
+    world.pod["status"] |= pulling("registry/large:1", world.now)
     world.settle()
     assert "pulling" not in world.message
     since, wake_at = world.now, world.plan().wake_at

@@ -16,6 +16,7 @@ from clotho.plan.ownership import owners_in
 from clotho.plan.pods import parse_pod
 from clotho.plan.settings import PlanSettings
 from unit.plan.kstatus import kstatus
+from unit.plan.pulling import pulling
 from unit.plan.run.world import START
 
 Body = dict[str, Any]
@@ -133,9 +134,7 @@ def test_an_image_that_takes_its_time_is_named_with_the_time_since_when() -> Non
     world = World(environment(), models=[{"name": "m"}], secretName="openrouter")
     world.settle()
     since = world.now
-    prepared = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": since.isoformat()}
-    main = {"name": "main", "image": "registry/large:1", "state": {"waiting": {"reason": "ContainerCreating"}}}
-    world.pod(0)["status"] |= {"conditions": [prepared], "containerStatuses": [main]}
+    world.pod(0)["status"] |= pulling("registry/large:1", since)
     world.settle()
     assert "image" not in world.status["message"]
     assert world.plan().wake_at == since + timedelta(seconds=10)

@@ -13,6 +13,7 @@ from clotho.plan.run.plan import plan
 from clotho.plan.run.progress import spread
 from clotho_contract.progress import CopyInfo, EvaluationSummary, HistorySample
 from unit.plan.kstatus import kstatus
+from unit.plan.pulling import pulling
 from unit.plan.run.world import START, World, minimal_spec, running_world, stamp
 
 
@@ -247,12 +248,9 @@ def test_volumes_that_are_not_ready_are_named_after_a_while() -> None:
 
 
 def pull(world: World, component: str, image: str, *init: dict[str, Any]) -> None:
-    """Volumes and network of the pod are ready, and the kubelet prepares its next container."""
-    prepared = {"type": "PodReadyToStartContainers", "status": "True", "lastTransitionTime": stamp(world.now)}
-    main = {"name": "main", "image": image, "state": {"waiting": {"reason": "ContainerCreating"}}}
     pod = world.pods[world.named(component)]
     pod["spec"]["nodeName"] = "gpu-1"
-    pod["status"] |= {"conditions": [prepared], "initContainerStatuses": list(init), "containerStatuses": [main]}
+    pod["status"] |= pulling(image, world.now) | {"initContainerStatuses": list(init)}
 
 
 def test_an_image_that_takes_its_time_is_named_with_the_time_since_when_and_one_status_write() -> None:
