@@ -68,6 +68,7 @@ def _schema(definition: Definition) -> Schema:
 def _status(definition: Definition, kind: type) -> Schema:
     status = without_defaults(schema_of(kind))
     status["default"] = definition.fresh
+    status["x-kubernetes-map-type"] = "atomic"  # written as a whole: the owners of single fields need not be kept
     for name, value in definition.always.items():
         status["properties"][name]["default"] = value
     return status

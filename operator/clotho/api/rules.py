@@ -30,6 +30,9 @@ _CHANGEABLE: Final = (
 )
 # Only rules at the root see the status; a write of the spec carries the stored one. Both fields have defaults.
 _HAS_STARTED: Final = "(oldSelf.status.attempt > 0 || oldSelf.status.phase in ['Stopped', 'Completed', 'Failed'])"
+# All rules are evaluated for a write of the status too, which leaves the spec as it is: few rules, and this one first,
+# since the API server copies the schemas of all neighbours for every field that a rule reads.
+_MAY_CHANGE: Final = f"self.status.?writtenAt != oldSelf.status.?writtenAt || !{_HAS_STARTED}"
 
 
 def immutable(*fields: str, hint: str) -> tuple[Rule, ...]:
@@ -43,36 +46,46 @@ def _is_same(new: str, old: str, name: str) -> str:
     return f"has({new}.{name}) == has({old}.{name}) && (!has({new}.{name}) || {new}.{name} == {old}.{name})"
 
 
-def _fixed_at_start(*fields: str, below: str = "") -> tuple[Rule, ...]:
-    """Fields of a run's spec that may change until its trainer starts."""
-    return tuple(
-        Rule(
-            rule=f"!{_HAS_STARTED} || ({_is_same(f'self.spec{below}', f'oldSelf.spec{below}', name)})",
-            message=f"{f'{below}.{name}'.removeprefix('.')} is immutable: {_CHANGEABLE}",
-            field=f"spec{below}.{name}",
-        )
+def _fixed_at_start(where: str, *fields: str) -> Rule:
+    """Fields below a part of the spec that may change until the trainer starts."""
+    shown = where.removeprefix("spec").removeprefix(".")
+    same = {
+        f"{shown}.{name}".removeprefix("."): f"({_is_same(f'self.{where}', f'oldSelf.{where}', name)})"
         for name in fields
+    }
+    return Rule(
+        rule=f"{_MAY_CHANGE} || ({' && '.join(same.values())})",
+        message=f"{', '.join(same)} are immutable: {_CHANGEABLE}",
+        expression=_names_of_changed(same),
+        field=where,
     )
+
+
+def _names_of_changed(same: Mapping[str, str]) -> str:
+    """The message, with the fields whose expression is false."""
+    changed = ", ".join(f"{is_same} ? '' : '{name}'" for name, is_same in same.items())
+    words = f"f.join(', ') + (f.size() == 1 ? ' is' : ' are') + ' immutable: {_CHANGEABLE}'"
+    return f"[[{changed}].filter(f, f != '')].map(f, {words})[0]"
 
 
 def _environments_fixed_at_start(*fields: str) -> tuple[Rule, ...]:
     old, new = "oldSelf.spec.environments", "self.spec.environments"
-    are_both = f"has({new}) && has({old})"
+    same = {
+        f"environments[].{name}": f"{new}.all(e, {old}.all(o, o.name != e.name || ({_is_same('e', 'o', name)})))"
+        for name in fields
+    }
     return (
         Rule(
-            rule=f"!{_HAS_STARTED} || (has({new}) == has({old}) && (!has({new}) "
+            rule=f"{_MAY_CHANGE} || (has({new}) == has({old}) && (!has({new}) "
             f"|| ({new}.size() == {old}.size() && {new}.all(e, {old}.exists(o, o.name == e.name)))))",
             message=f"environments cannot be added or removed: {_CHANGEABLE}",
             field="spec.environments",
         ),
-        *(
-            Rule(
-                rule=f"!{_HAS_STARTED} || !({are_both}) "
-                f"|| {new}.all(e, {old}.all(o, o.name != e.name || ({_is_same('e', 'o', name)})))",
-                message=f"environments[].{name} is immutable: {_CHANGEABLE}",
-                field="spec.environments",
-            )
-            for name in fields
+        Rule(
+            rule=f"{_MAY_CHANGE} || !(has({new}) && has({old})) || ({' && '.join(same.values())})",
+            message=f"{', '.join(same)} are immutable: {_CHANGEABLE}",
+            expression=_names_of_changed(same),
+            field="spec.environments",
         ),
     )
 
@@ -186,22 +199,23 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "": (
         NAME_RULE,
         Rule(
-            rule="!has(self.status) || !has(self.status.phase) "
-            "|| !(self.status.phase in ['Stopped', 'Completed', 'Failed']) "
+            rule="!(self.status.phase in ['Stopped', 'Completed', 'Failed']) "
             "|| self.spec.training.steps == oldSelf.spec.training.steps",
             message="spec.training.steps cannot be raised once the run is finished; create a new run whose "
             "storage.claimName is this run's claim to continue from its last checkpoint",
             field="spec.training.steps",
         ),
         Rule(
-            rule=f"!{_HAS_STARTED} || self.spec.training.steps >= oldSelf.spec.training.steps",
+            rule=f"{_MAY_CHANGE} || self.spec.training.steps >= oldSelf.spec.training.steps",
             message="training.steps can only be raised once the trainer has started",
             field="spec.training.steps",
         ),
-        *_fixed_at_start("model", "inline", "trainer", "apiServer", "storage", "tracking", "stall"),
-        *_fixed_at_start("engine", "weightUpdates", "temperature", "maxBatchSize", "vllm", "gpus", below=".inference"),
-        *_fixed_at_start("backoffSeconds", below=".restarts"),
-        *_fixed_at_start(
+        _fixed_at_start(
+            "spec", "model", "inline", "trainer", "apiServer", "storage", "tracking", "stall", "restarts.backoffSeconds"
+        ),
+        _fixed_at_start("spec.inference", "engine", "weightUpdates", "temperature", "maxBatchSize", "vllm", "gpus"),
+        _fixed_at_start(
+            "spec.training",
             "backend",
             "batchSize",
             "microBatchSize",
@@ -219,7 +233,6 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             "maxOffPolicyBatches",
             "maxStaleness",
             "seed",
-            below=".training",
         ),
         *_environments_fixed_at_start(
             "weight",
@@ -286,12 +299,8 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             message="export needs storage that lasts: storage.ephemeral must be false",
             field="export",
         ),
-        Rule(
-            rule="self.stop || !oldSelf.stop",
-            message="stop cannot be taken back; use suspend to pause a run",
-            field="stop",
-        ),
     ),
+    "spec.stop": (Rule(rule="self || !oldSelf", message="stop cannot be taken back; use suspend to pause a run"),),
     "spec.environments[]": (
         Rule(
             rule="!has(self.autoscaling) || self.autoscaling.max >= self.replicas",

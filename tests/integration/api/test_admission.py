@@ -306,6 +306,30 @@ def test_immutable_fields_are_refused_and_the_message_lists_mutable_ones(team: K
             assert changeable in str(refusal.value)
 
 
+def test_all_changed_fields_are_named_in_one_message(team: Kubectl) -> None:
+    create(team, CASES["everything"])
+    start_trainer(team)
+    with pytest.raises(KubectlError, match=r"training.batchSize, training.loss are immutable: once the trainer"):
+        patch(team, {"spec": {"training": {"batchSize": 64, "loss": {"epsilonHigh": 0.3}}}})
+
+
+def test_a_status_in_a_write_of_the_spec_does_not_open_immutable_fields(team: Kubectl) -> None:
+    """Rules take a new `writtenAt` for a write of the status, which leaves the spec as it is."""
+    create(team, CASES["everything"])
+    start_trainer(team)
+    forged = {"writtenAt": "2030-01-01T00:00:00Z", "attempt": 0, "phase": "Pending"}
+    with pytest.raises(KubectlError, match="model is immutable"):
+        patch(team, {"spec": {"model": {"name": "other"}}, "status": forged})
+
+
+def test_a_spec_in_a_write_of_the_status_changes_nothing(team: Kubectl) -> None:
+    create(team, CASES["everything"])
+    start_trainer(team)
+    forged = {"status": {"writtenAt": "2030-01-01T00:00:00Z"}, "spec": {"model": {"name": "other"}}}
+    patch(team, forged, "--subresource=status")
+    assert team.get("tr/demo")["spec"]["model"]["name"] == CASES["everything"]["model"]["name"]
+
+
 def test_a_stop_cannot_be_undone(team: Kubectl) -> None:
     create(team, smallest(stop=True))
     with pytest.raises(KubectlError, match="stop cannot be taken back; use suspend to pause a run"):
