@@ -226,17 +226,27 @@ def _install(_: argparse.Namespace, __: Secrets) -> Termination:
 
 
 def _describe(options: argparse.Namespace, _: Secrets) -> Termination:
-    place = _place(None if options.entry else run_config.load(options.config), options)
+    """Of a run's environment, its config is checked, too."""
+    run = None if options.entry else run_config.load(options.config)
+    place = _place(run, options)
     from clotho_environment.commands.describe import describe, serve_description
+    from clotho_environment.commands.trial import give_up_after
 
     if options.serve:
         return _run(serve_description(place.entry, port=options.port, seconds=options.deadline))
+    late = f"{place.entry} could not be imported within {options.deadline:g} s"
+    failed = Termination(reason="EnvironmentFailed", message=late)
+    give_up_after(options.deadline + LENIENCE_SECONDS, lambda: _leave(failed))
     entry = find_entry(place.entry)
     if isinstance(entry, AtroposEntry):
         from clotho_environment.commands.atropos import describe_atropos
 
         found = _run(describe_atropos(entry.path, seconds=options.deadline))
     else:
+        if run is not None:
+            from clotho_environment.commands.serve import check_config
+
+            check_config(entry, run, place)
         found = describe(entry)
     with _output(options.output) as output:
         body = description.encode(description.bounded(found))

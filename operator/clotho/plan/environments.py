@@ -110,7 +110,7 @@ def _next_step(
         return _begin(environment, source, seen, settings)
     if pod.is_terminating:
         return _waiting(pod, now)
-    if pod.fingerprint != describing.fingerprint(source):  # its description is of another source
+    if pod.fingerprint != describing.fingerprint(environment, source):  # it was made from another spec
         return _Step(conditions=_describing(), actions=(delete_pod(pod),))
     if pod.has_ended:
         return _after(pod, now)

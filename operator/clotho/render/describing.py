@@ -47,8 +47,10 @@ def describing_name(environment: Metadata) -> str:
     return f"{base_name(environment)}-describe"
 
 
-def fingerprint(source: Described) -> str:
-    text = "\n".join((source.image, source.entry, source.files, source.needs))
+def fingerprint(environment: Environment, source: Described) -> str:
+    """Of all that the pod is made from; its template does not change what is described."""
+    template = msgspec.json.encode(_template_of(environment), order="deterministic").decode()
+    text = "\n".join((source.image, source.entry, source.files, source.needs, template))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -83,7 +85,7 @@ def describing_pod(environment: Environment, source: Described, settings: Render
         describing_name(metadata),
         kind=ENVIRONMENT_KIND,
         component=COMPONENT,
-        fingerprint=fingerprint(source),
+        fingerprint=fingerprint(environment, source),
     )
     return frame.finish(frame.pod(head, spec, settings), _template_of(environment), "spec.template", settings)
 

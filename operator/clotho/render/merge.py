@@ -45,6 +45,12 @@ def check(template: dict[str, Any], path: str) -> None:
             check(value, where)
 
 
+def has_containers(template: dict[str, Any]) -> bool:
+    """Then they may have another image or command than the rendered ones."""
+    pod = template.get("spec")
+    return isinstance(pod, dict) and "containers" in pod
+
+
 def _check_list(elements: Any, key: str, path: str) -> None:
     if not isinstance(elements, list):
         raise TemplateError(f"{path}: expected a list, got {_describe(elements)}")

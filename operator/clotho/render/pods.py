@@ -35,6 +35,7 @@ from clotho.render.containers import (
     variables_of,
 )
 from clotho.render.disk import scratch
+from clotho.render.merge import has_containers
 from clotho.render.metadata import object_metadata
 from clotho.render.names import base_name, claim_name, host_name, pod_name, short_host_name
 from clotho.render.objects import API_SERVER_KEYS, CONFIG_KEY, trainer_claim_name
@@ -77,6 +78,8 @@ ENVIRONMENT_GRACE: Final = 30
 EXPORTER_GRACE: Final = 30
 MODELS_PATH: Final = "/models"
 _ACCEPTED_BY_INFERENCE: Final = (ENVIRONMENT_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
+# Before the wait: a misspelt class or setting ends the run while its trainer starts, not once it has loaded the model.
+_CHECK: Final = ["python", "-m", "clotho_environment", "describe", "--output=/dev/null", "--deadline=300"]
 _WITHOUT_GPUS: Final = resources("250m", "1Gi", {})
 _NETWORK_INTERFACE: Final = "eth0"  # of the pod's own network: left alone, NCCL and gloo may choose another
 
@@ -230,29 +233,38 @@ def environment_pod(
         "resources": resources("50m", "128Mi", {"memory": "512Mi"}),
         "volumeMounts": mounts,
     }
-    main = {
-        "name": MAIN,
+    code_container = {
         "image": image,
-        "command": ["python", "-m", "clotho_environment", "serve"],
         "env": [*variables, *needs.variables(needed, image, settings)],
         **variables_of(environment.secret_name),
-        "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
         "resources": resources("100m", "512Mi", {"memory": "4Gi"}),
         "volumeMounts": [
             *mounts,
             *needs.mounts(needed, settings),
             *(mount(volume["name"], ENVIRONMENT_CODE_PATH, read_only=True) for volume in code),
         ],
+    }
+    main = {
+        "name": MAIN,
+        "command": ["python", "-m", "clotho_environment", "serve"],
+        **code_container,
+        "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
         **probes(ENVIRONMENT_STATUS_PORT),
     }
+    check = [{"name": "check", "command": _CHECK, **code_container}] if _can_be_checked(environment) else []
     spec = {
         "terminationGracePeriodSeconds": ENVIRONMENT_GRACE,
-        "initContainers": [*needs.init_containers(needed, image, settings), wait],
+        "initContainers": [*needs.init_containers(needed, image, settings), *check, wait],
         "containers": [main],
         "volumes": [*_shared_volumes(run), scratch("work", "1Gi"), *needs.volumes(needed, settings), *code],
     }
     pod = _pod(run, identity(run, ENVIRONMENT, environment.name, index), spec, settings, restarts)
     return frame.finish(pod, environment.template, f"spec.environments.{environment.name}.template", settings)
+
+
+def _can_be_checked(environment: EnvironmentSpec) -> bool:
+    """A template's containers may run other code; of an Atropos file, only running it shows whether it works."""
+    return not environment.entry.startswith("atropos:") and not has_containers(environment.template)
 
 
 def _model_variables(run: TrainingRun) -> list[Manifest]:

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from clotho_dev.ports import free_port
-from integration.environment.commands import command
+from integration.environment.commands import command, write_run
 
 GOOD = '''
 from pydantic import Field
@@ -141,3 +141,37 @@ async def test_stopped_while_importing(tmp_path):
         running.terminate()
         assert await running.wait() == 0
     assert running.termination_message["reason"] == "Stopped"
+
+
+@pytest.mark.parametrize(
+    ("entry", "config", "expected"),
+    [
+        ("letters", {}, ""),
+        ("letters", {"grup_size": 4}, "config.grup_size: unknown field; did you mean group_size?"),
+        ("letters", {"group_size": 3}, "training.batchSize: 8 is not a multiple of group_size 3 (environment env)"),
+        (
+            "clotho_environment.builtin.leters:Letters",
+            {},
+            "there is no module clotho_environment.builtin.leters in this image; did you mean "
+            "clotho_environment.builtin.letters?",
+        ),
+        (
+            "clotho_environment.builtin.letters:Leters",
+            {},
+            "clotho_environment.builtin.letters has no environment class Leters; did you mean Letters?",
+        ),
+    ],
+)
+async def test_describing_the_environment_of_a_run_finds_what_serving_it_would_refuse(
+    tmp_path, entry, config, expected
+):
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    write_run(tmp_path, api_server=nowhere, inference=nowhere, entry=entry, **config)
+    async with command(tmp_path, "describe", "--output", os.devnull) as running:
+        code = await running.wait()
+    ending = running.termination_message
+    if not expected:
+        assert (code, ending["reason"]) == (0, "Finished"), running.log
+    else:
+        assert (code, ending["reason"]) == (1, "InvalidConfig")
+        assert ending["message"].startswith(expected)

@@ -62,7 +62,7 @@ def test_answers_are_no_longer_than_what_the_trainer_takes_unless_the_run_says_s
     ("fields", "complaint"),
     [
         ({"digits": 9}, "config.digits: Input should be less than or equal to 4 (is 9)"),
-        ({"digit": 1}, "config.digit: unknown field; known fields: concurrency, digits,"),
+        ({"digit": 1}, "config.digit: unknown field; did you mean digits?"),
         ({"group_size": 0}, "config.group_size: Input should be greater than or equal to 1 (is 0)"),
         ({"temperature": "hot"}, "config.temperature: Input should be a valid number"),
     ],

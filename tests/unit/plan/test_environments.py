@@ -194,6 +194,25 @@ def test_a_failure_of_its_own_is_final_until_it_is_changed() -> None:
     assert (world.pods_made, world.verdict) == (2, "InProgress")
 
 
+INDEX = {"name": "packages", "env": [{"name": "PIP_INDEX_URL", "value": "https://index.example/simple"}]}
+
+
+@pytest.mark.parametrize("change", [{"nodeSelector": {"disk": "fast"}}, {"initContainers": [INDEX]}])
+def test_a_change_of_the_template_tries_a_failed_import_again(change: Body) -> None:
+    world = Catalogue(requirements=["roman==5.0 --hash=sha256:" + "0" * 64], egress=[{"cidr": "203.0.113.0/24"}])
+    world.settle()
+    world.end_pod(words=HANGS)
+    world.settle()
+    world.change(template={"spec": change})
+    world.settle()
+    assert (world.pods_made, world.verdict) == (2, "InProgress")
+    world.answer = FOUND
+    world.settle()
+    world.change(template={})
+    world.settle()
+    assert (world.pods_made, world.verdict) == (2, "Current"), "what was described is the same"
+
+
 @pytest.mark.parametrize("status", [{"reason": "Evicted"}, {"reason": "DeadlineExceeded"}, {"reason": "NodeLost"}])
 def test_infrastructure_failures_are_retried_after_a_pause(status: Body) -> None:
     world = Catalogue()

@@ -284,3 +284,24 @@ def test_a_template_of_any_shape_renders_a_restricted_pod_or_is_refused(template
     except TemplateError:
         return
     assert list(restricted_problems(pod)) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_checked"),
+    [
+        ({"name": "letters"}, True),
+        ({"name": "mine", "entry": "mine:Env", "image": "registry/mine:1"}, True),
+        ({"name": "mine", "entry": "mine:Env", "template": {"spec": {"nodeSelector": {"disk": "fast"}}}}, True),
+        ({"name": "mine", "entry": "mine:Env", "template": main(image="registry/mine:1")}, False),
+        ({"name": "gsm8k", "entry": "atropos:/app/gsm8k.py"}, False),
+    ],
+)
+def test_an_environment_is_checked_before_it_waits_unless_only_running_it_can_show(environment, is_checked) -> None:
+    run = run_of(CASES["smallest"] | {"environments": [environment]})
+    spec = pods.environment_pod(run, run.spec.environments[0], 0, SETTINGS, restarts=0)["spec"]
+    init = {each["name"]: each for each in spec["initContainers"]}
+    assert list(init) == (["check", "wait"] if is_checked else ["wait"])
+    if is_checked:
+        (main_container,) = spec["containers"]
+        same = ("image", "env", "volumeMounts")
+        assert [init["check"][key] for key in same] == [main_container[key] for key in same]

@@ -22,7 +22,7 @@ from clotho_environment.pod.status import status_server, stop_signal
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_environment.pod.watchdog import Watchdog
 from clotho_environment.rollouts.runner import Limits, Runner
-from clotho_environment.sdk.environment import AnyEnvironment, InvalidConfigError, build
+from clotho_environment.sdk.environment import AnyEnvironment, InvalidConfigError, build, validated
 from clotho_environment.sdk.sampling import SamplingClient
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,12 @@ def config_fields(entry: NativeEntry, run: RunConfig, place: EnvironmentConfig) 
     longest = known["max_tokens"].default
     default = {"max_tokens": min(longest, run.training.max_tokens)} if isinstance(longest, int) else {}
     return {**default, **place.config_for(known), **entry.preset}
+
+
+def check_config(entry: NativeEntry, run: RunConfig, place: EnvironmentConfig) -> None:
+    """What `serve` would refuse."""
+    config = validated(entry.kind, config_fields(entry, run, place))
+    check_batch(run.training.batch_size, config.group_size, place.name)
 
 
 def check_batch(batch_size: int, group_size: int, name: str) -> None:

@@ -2,11 +2,12 @@
 
 import random
 import reprlib
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from clotho_contract.nearest import nearest
 from clotho_contract.trajectory import DEFAULT_GROUP_SIZE
 from clotho_environment.sdk.group import Group
 from clotho_environment.sdk.sampling import Defaults, SamplingClient
@@ -95,18 +96,22 @@ AnyEnvironment = Environment[Any, Any]
 
 
 def build(kind: type[AnyEnvironment], fields: Mapping[str, Any]) -> AnyEnvironment:
-    """The environment with its config checked; a wrong field is named together with what would be right."""
+    return kind(validated(kind, fields))
+
+
+def validated(kind: type[AnyEnvironment], fields: Mapping[str, Any]) -> Config:
+    """The environment's config; a wrong field is named together with what would be right."""
     try:
-        config = kind.config_class.model_validate(dict(fields))
+        return kind.config_class.model_validate(dict(fields))
     except ValidationError as error:
-        known = ", ".join(sorted(kind.config_class.model_fields))
+        known = sorted(kind.config_class.model_fields)
         lines = [_describe(problem, known) for problem in error.errors()]
         raise InvalidConfigError("\n".join(lines)) from None
-    return kind(config)
 
 
-def _describe(problem: Any, known: str) -> str:
+def _describe(problem: Any, known: Sequence[str]) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        return f"config.{where}: unknown field; known fields: {known}"
+        hint = nearest(where, known) or f"; known fields: {', '.join(known)}"
+        return f"config.{where}: unknown field{hint}"
     return f"config.{where}: {problem['msg']} (is {reprlib.repr(problem['input'])})"

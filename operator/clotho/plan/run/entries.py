@@ -1,9 +1,9 @@
 """Entries that no environment image has: refused before a pod is made."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from clotho.api.training_run import EnvironmentSpec, TrainingRunSpec
+from clotho.render.merge import has_containers
 from clotho_contract.entries import BUILTIN, FORMS, LIBRARIES, REASONING_GYM, is_entry, task_problem
 from clotho_contract.nearest import nearest
 from clotho_contract.reasoning_gym_tasks import TASKS
@@ -12,17 +12,11 @@ from clotho_contract.reasoning_gym_tasks import TASKS
 def entry_problems(spec: TrainingRunSpec, catalogue: tuple[str, ...]) -> Iterator[str]:
     """Of environments that run in the operator's own image; another image may run anything."""
     for each in spec.environments:
-        if each.environment_name or each.image or _has_containers(each.template):
+        if each.environment_name or each.image or has_containers(each.template):
             continue
         where = f"environments.{each.name}.{'entry' if each.entry else 'name'}"
         if problem := _entry_problem(each, catalogue):
             yield f"{where}: {problem}"
-
-
-def _has_containers(template: dict[str, Any]) -> bool:
-    """They may have another image or command."""
-    pod = template.get("spec")
-    return isinstance(pod, dict) and "containers" in pod
 
 
 def _entry_problem(environment: EnvironmentSpec, catalogue: tuple[str, ...]) -> str:
