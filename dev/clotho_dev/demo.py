@@ -110,7 +110,8 @@ def print_results(run: Mapping[str, Any], kubeconfig: Path, cluster: str) -> Non
 Next:
 {path_hint()}{kubeconfig_hint(cluster, kubeconfig)}  kubectl get trainingruns -A
   kubectl describe trainingrun {RUN} -n {NAMESPACE}
-  kubectl logs -n {NAMESPACE} -l clotho.dev/run={RUN} --prefix --tail=5
+  pip install .      # the command line: clotho run list -A, clotho run samples, clotho ui
+  clotho run logs {RUN} -n {NAMESPACE}
 Clean up:
 {clean_up_hint(cluster)}""")
 

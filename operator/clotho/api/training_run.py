@@ -28,6 +28,7 @@ from clotho_contract.trajectory import DEFAULT_GROUP_SIZE, group_size_of
 
 ObjectName = Annotated[str, Meta(max_length=253, pattern=r"^$|^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")]
 Quantity = Annotated[str, Meta(max_length=32, pattern=r"^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$")]
+EnvironmentName = Annotated[str, Meta(max_length=40, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 PodTemplate = Annotated[
     dict[str, Any],
     Meta(
@@ -149,12 +150,7 @@ class EnvironmentSpec(EnvironmentNeeds, frozen=True, kw_only=True):
     """One environment: a task that samples from the policy and scores what it answers."""
 
     name: Annotated[
-        str,
-        Meta(
-            max_length=40,
-            pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-            description="Name of the environment within the run; part of the names of its pods.",
-        ),
+        EnvironmentName, Meta(description="Name of the environment within the run; part of the names of its pods.")
     ]
     replicas: Annotated[
         int, Meta(ge=0, le=256, description="How many pods produce trajectories. Can be changed at any time.")

@@ -9,7 +9,7 @@ from clotho.api import validation
 from clotho.api.schema import Schema, schema_of
 from clotho.api.training_run import TrainingRunSpec
 from clotho.authoring.draft import Draft, RefusedEditError
-from clotho.authoring.mistakes import spell_out
+from clotho.authoring.mistakes import mistakes_in
 from clotho.authoring.run_fields import run_fields, with_value
 from clotho_contract.nearest import nearest
 
@@ -54,7 +54,6 @@ def _is_field(schema: Schema, path: list[str]) -> bool:
 
 def spec_problems(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
     """Everything that is wrong and can be found without a cluster."""
-    try:
-        return validation.problems(name, msgspec.convert(spec, TrainingRunSpec))
-    except msgspec.ValidationError as error:
-        return (str(spell_out(error, spec, TrainingRunSpec)),)
+    if mistakes := mistakes_in(spec, TrainingRunSpec):
+        return tuple(map(str, mistakes))
+    return validation.problems(name, msgspec.convert(spec, TrainingRunSpec))

@@ -12,7 +12,7 @@ from clotho.api.lockable import ENVIRONMENT_CONFIG
 from clotho.api.policy import Policy, fill_in, shown, violations
 from clotho.api.training_run import EnvironmentSpec, TrainingRunSpec
 from clotho.authoring import config_fields
-from clotho.authoring.mistakes import spell_out
+from clotho.authoring.mistakes import mistakes_in
 from clotho.authoring.run_decided import ATROPOS_ENTRY, DECIDED_BY, DEFAULT_FROM
 from clotho.authoring.run_fields import run_fields, value_in, with_value
 from clotho_contract.description import ConfigField
@@ -169,10 +169,9 @@ class Draft(Struct, frozen=True, kw_only=True):
             return tuple(missing)
         (place,) = spec["environments"]
         place["config"] = {**self.environment.spec.config, **place["config"]}
-        try:
-            asked = msgspec.convert(spec, TrainingRunSpec)
-        except msgspec.ValidationError as error:
-            return (str(spell_out(error, spec, TrainingRunSpec)),)
+        if mistakes := mistakes_in(spec, TrainingRunSpec):
+            return tuple(map(str, mistakes))
+        asked = msgspec.convert(spec, TrainingRunSpec)
         described, locked = self.environment.status, self.locked()
         own = {key: value for key, value in place["config"].items() if key not in locked}
         return (

@@ -1,16 +1,21 @@
-"""The first mistake in a spec in plain words: where it is, what may stand there, and what does."""
+"""The mistakes in a spec in plain words: where they are, what may stand there, and what does."""
 
+import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
+from clotho.api.networks import Cidr
 from clotho.api.schema import Schema, schema_of
+from clotho.api.training_run import EnvironmentName, ObjectName, Quantity, Requirement
 from clotho_contract.nearest import nearest
 
 _SHOWN: Final = 60
+_MISSING: Final = "it is missing"
+_MOST: Final = 20  # mistakes that are named at once
 _PART: Final = re.compile(r"[^.\[\]]+")
 _FIELD: Final = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 _TYPES: Final[Mapping[str, str]] = {
@@ -23,12 +28,83 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 
 
+def _pattern(annotated: Any) -> str:
+    return str(annotated.__metadata__[0].pattern)
+
+
+_FORMS: Final[Mapping[str, str]] = {  # patterns that say less than an example
+    _pattern(Quantity): "a size such as 10Gi",
+    _pattern(ObjectName): "the name of an object: lower-case letters, digits, - and .",
+    _pattern(EnvironmentName): "a name of lower-case letters, digits and -",
+    _pattern(Cidr): "a network such as 203.0.113.0/24",
+    _pattern(Requirement): "a line such as rapidfuzz==3.14.5 --hash=sha256:... (see `pip hash`)",
+}
+
+
 class Mistake(Struct, frozen=True):
     path: str  # `training.steps`; empty for the spec itself
     problem: str
 
     def __str__(self) -> str:
         return f"{f'spec.{self.path}'.rstrip('.')}: {self.problem}"
+
+
+def mistakes_in(spec: Mapping[str, Any], kind: type) -> tuple[Mistake, ...]:
+    """All of them: something valid takes the place of what is wrong, and the spec is read again."""
+    rest = copy.deepcopy(dict(spec))
+    found: list[Mistake] = []
+    while len(found) < _MOST:
+        try:
+            msgspec.convert(rest, kind)
+            break
+        except msgspec.ValidationError as error:
+            mistake = spell_out(error, rest, kind)
+        place = _PART.findall(mistake.path)
+        if any(_PART.findall(each.path)[: len(place)] == place for each in found):
+            break  # it was taken out, and the spec needs it
+        found.append(mistake)
+        if not _replace(rest, place, kind):
+            break
+    return tuple(each for each in found if not _is_misspelt(each, found))
+
+
+def _is_misspelt(missing: Mistake, found: Iterable[Mistake]) -> bool:
+    """The field is there under another name, which is a mistake of its own."""
+    parent, _, field = missing.path.rpartition(".")
+    return missing.problem == _MISSING and any(
+        each.path.rpartition(".")[0] == parent and each.problem.endswith(f" mean {field}?") for each in found
+    )
+
+
+def _replace(spec: Any, place: list[str], kind: type) -> bool:
+    """Puts something valid there, or nothing; whether it could."""
+    schema, _ = _at(schema_of(kind), spec, ".".join(place))
+    valid, holder = _valid(schema), spec
+    for part in place[:-1]:
+        holder = holder[int(part)] if isinstance(holder, list) else holder.get(part)
+    if not place or not isinstance(holder, dict | list) or (isinstance(holder, list) and valid is None):
+        return False  # without an entry, the others of a list would have other places
+    if isinstance(holder, list):
+        holder[int(place[-1])] = valid
+    elif valid is not None:
+        holder[place[-1]] = valid
+    else:
+        holder.pop(place[-1], None)
+    return True
+
+
+def _valid(schema: Schema) -> Any:
+    """The simplest value, where there is one."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    match schema.get("type"):
+        case "integer" | "number":
+            return schema.get("minimum", 0) + (1 if schema.get("exclusiveMinimum") else 0)
+        case "boolean":
+            return False
+        case "string" if "pattern" not in schema:
+            return "x" * schema.get("minLength", 0)
+    return None
 
 
 def spell_out(error: msgspec.ValidationError, spec: Mapping[str, Any], kind: type) -> Mistake:
@@ -38,7 +114,7 @@ def spell_out(error: msgspec.ValidationError, spec: Mapping[str, Any], kind: typ
     schema, value = _at(schema_of(kind), spec, path)
     if field := _FIELD.fullmatch(what):
         hint = nearest(field[2], schema.get("properties", ()), 1)
-        problem = "it is missing" if "missing" in field[1] else f"no such field{hint}"
+        problem = _MISSING if "missing" in field[1] else f"no such field{hint}"
         return Mistake(f"{path}.{field[2]}".lstrip("."), problem)
     if what.startswith(("Expected", "Invalid enum")) and schema:
         return Mistake(path, f"must be {_allowed(schema, value)}, not {_show(value)}")
@@ -59,6 +135,8 @@ def _at(schema: Schema, value: Any, path: str) -> tuple[Schema, Any]:
 def _allowed(schema: Schema, value: Any) -> str:
     if "enum" in schema:
         return f"one of {', '.join(schema['enum'])}"
+    if isinstance(value, str) and (words := _FORMS.get(schema.get("pattern", ""))):
+        return words
     return f"{_TYPES[schema['type']]}{' and'.join(_limits(schema, value))}"
 
 

@@ -6,7 +6,7 @@ import time
 from typing import Any, Final
 
 from clotho.api.phases import FINISHED_PHASES
-from clotho.cli.session.claims import delete_claim, own_claim
+from clotho.cli.session.claims import delete_claim, own_claim, refuse_shared_claim
 from clotho.cli.session.lookup import find_run_patiently
 from clotho.client.connection import Connection
 from clotho.client.display import as_html, live_display
@@ -136,6 +136,8 @@ async def _kept_logs(workspace: Workspace, run: Object, component: str, tail: in
 
 async def _delete(workspace: Workspace, body: Object, *, with_claim: bool) -> None:
     claim = own_claim(body)
+    if with_claim:
+        await refuse_shared_claim(workspace, body)
     await workspace.delete("TrainingRun", body["metadata"]["name"])
     if with_claim and claim:
         await delete_claim(workspace, claim)

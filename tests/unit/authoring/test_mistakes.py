@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from clotho.api.training_run import TrainingRunSpec
-from clotho.authoring.mistakes import spell_out
+from clotho.authoring.mistakes import mistakes_in, spell_out
 
 
 def explained(**changes: Any) -> str:
@@ -45,7 +45,17 @@ def explained(**changes: Any) -> str:
             {"environments": [{"name": "echo", "replicas": "two"}]},
             'environments[0].replicas: must be a whole number of at least 0, not "two"',
         ),
-        ({"storage": {"size": "big"}}, "storage.size: must be a text that matches ^[1-9]"),
+        ({"storage": {"size": "big"}}, 'storage.size: must be a size such as 10Gi, not "big"'),
+        ({"storage": {"claimName": "A b"}}, "storage.claimName: must be the name of an object: lower-case letters"),
+        ({"environments": [{"name": "A_1"}]}, "environments[0].name: must be a name of lower-case letters, digits and"),
+        (
+            {"environments": [{"name": "a", "egress": [{"cidr": "1.2.3"}]}]},
+            'environments[0].egress[0].cidr: must be a network such as 203.0.113.0/24, not "1.2.3"',
+        ),
+        (
+            {"environments": [{"name": "a", "requirements": ["x"]}]},
+            "environments[0].requirements[0]: must be a line such as rapidfuzz==3.14.5 --hash=sha256:...",
+        ),
     ],
 )
 def test_errors_are_explained_with_path_and_expected_value(changes: dict[str, Any], words: str) -> None:
@@ -59,3 +69,30 @@ def test_messages_of_custom_types_are_kept() -> None:
 
 def test_long_values_are_cut() -> None:
     assert len(explained(suspend="x" * 1000)) < 120
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths"),
+    [
+        ({}, []),
+        ({"training": {"stepz": 80}}, ["training.stepz"]),
+        (
+            {"training": {"steps": 0, "learningRate": -1, "stepz": 3}, "model": {"name": "m", "dtype": "x"}, "zzz": 1},
+            ["model.dtype", "training.learningRate", "training.steps", "training.stepz", "zzz"],
+        ),
+        (
+            {"environments": [{"name": "a", "replicas": "two"}, {"replicas": -1}, {"name": "B"}], "suspend": "no"},
+            ["environments[0].replicas", "environments[1].name", "environments[1].replicas"],
+        ),
+        ({"environments": ["a", {"name": "b", "replicas": "x"}]}, ["environments[0]"]),
+        ({"model": {"name": "ollama/qwen3:8b"}, "training": {"steps": 0}}, ["model", "training.steps"]),
+        (
+            {"storage": {"size": "big", "retain": 3}, "export": {"formats": ["a", "b"]}},
+            ["export.formats[0]", "export.formats[1]", "storage.retain", "storage.size"],
+        ),
+    ],
+)
+def test_all_mistakes_are_found_at_once(changes: dict[str, Any], paths: list[str]) -> None:
+    spec = {"model": {"name": "m"}, "training": {"steps": 1}, "environments": [{"name": "echo"}], **changes}
+    found = [each.path for each in mistakes_in(spec, TrainingRunSpec)]
+    assert sorted(found) == paths

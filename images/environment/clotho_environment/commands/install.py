@@ -9,13 +9,13 @@ from typing import Final
 
 from clotho_contract.names import PACKAGES_VARIABLE, REQUIREMENTS_VARIABLE
 from clotho_contract.termination import Termination
+from clotho_environment.commands.pip_output import explanation
 
 # Wheels only, and only those with a listed hash: nothing of theirs is executed here.
 _PIP: Final = (
     *("-I", "-m", "pip", "install", "--require-hashes", "--only-binary=:all:", "--no-deps", "--no-cache-dir"),
     *("--no-input", "--no-compile", "--disable-pip-version-check", "--no-warn-conflicts", "--quiet"),
 )
-_OUTPUT_LIMIT: Final = 2000  # characters of pip's last lines
 
 
 def install(variables: Mapping[str, str]) -> Termination:
@@ -42,11 +42,11 @@ def install(variables: Mapping[str, str]) -> Termination:
 
 
 def _run(*argv: str) -> str:
-    """The end of its output if it fails."""
+    """Why it failed; empty if it did not."""
     answer = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if answer.returncode == 0:
         return ""
-    return " ".join(answer.stdout.split())[-_OUTPUT_LIMIT:] or f"exit code {answer.returncode}"
+    return explanation(answer.stdout) or f"exit code {answer.returncode}"
 
 
 def _base_python() -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from clotho.authoring.changes import spec_problems
 from clotho.cli.commands.runs import launch
+from clotho.cli.commands.watching import RESTARTABLE
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import changed, read_change
 from clotho.cli.files.manifests import Manifest
@@ -19,7 +20,6 @@ from clotho.cli.terminal import output
 from clotho.workspace.objects import Workspace
 
 Object = dict[str, Any]
-RESTARTABLE: Final = ("Failed", "Stopped")
 NAME_LIMIT: Final = 63
 
 
@@ -48,10 +48,10 @@ async def restart(options: argparse.Namespace, workspace: Workspace) -> int:
     if not checkpoint.get("path") or storage.get("ephemeral"):
         raise Failure(f"run {options.name} has no checkpoint; to start from the beginning: {again}", Exit.REFUSED)
     claim = checkpoint_claim(run)
-    output.note(f"continues from step {checkpoint['step']} on claim {claim}")
+    notes = [f"continues from step {checkpoint['step']} on claim {claim}"]
     if not storage.get("retain", True) and not storage.get("claimName"):
-        output.note(f"claim {claim} belongs to run {options.name}: deleting that run deletes it")
-    return await _launch(options, workspace, {**spec, "storage": {**storage, "claimName": claim}})
+        notes.append(f"claim {claim} belongs to run {options.name}: deleting that run deletes it")
+    return await _launch(options, workspace, {**spec, "storage": {**storage, "claimName": claim}}, notes)
 
 
 def plain_spec(run: Object) -> Object:
@@ -59,12 +59,15 @@ def plain_spec(run: Object) -> Object:
     return {key: value for key, value in run["spec"].items() if key not in ("suspend", "stop")}
 
 
-async def _launch(options: argparse.Namespace, workspace: Workspace, spec: Object) -> int:
+async def _launch(options: argparse.Namespace, workspace: Workspace, spec: Object, notes: Sequence[str] = ()) -> int:
+    """The notes are printed once it is certain that the new run is valid."""
     taken = {each["metadata"]["name"] for each in await workspace.all("TrainingRun")}
     name = options.new_name or next_name(options.name, taken)
     spec = changed(spec, map(read_change, options.changes))
     if problems := spec_problems(name, spec):
         raise Failure(f"the new run is not valid: {'; '.join(problems)}", Exit.USAGE)
+    for note in notes:
+        output.note(note)
     manifest: Manifest = {"metadata": {"name": name}, "spec": spec}
     return await launch(options, workspace, manifest)
 

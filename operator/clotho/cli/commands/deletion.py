@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from clotho.cli.failure import Exit
-from clotho.cli.session.claims import delete_claim, own_claim
+from clotho.cli.session.claims import delete_claim, own_claim, refuse_shared_claim
 from clotho.cli.session.lookup import find_run
 from clotho.cli.terminal import output
 from clotho.workspace.objects import Workspace
@@ -15,6 +15,8 @@ async def delete(options: argparse.Namespace, workspace: Workspace) -> int:
     """A claim that the user named in storage.claimName is never deleted: other runs may use it."""
     run = await find_run(workspace, options.name)
     claim = own_claim(run)
+    if options.with_claim:
+        await refuse_shared_claim(workspace, run)
     await workspace.delete("TrainingRun", options.name)
     lines = [f"run {options.name} is deleted"]
     is_deleted = options.with_claim and bool(claim) and await delete_claim(workspace, claim)

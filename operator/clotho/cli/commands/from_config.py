@@ -25,7 +25,7 @@ def convert(options: argparse.Namespace) -> int:
 
     async def apply(_: argparse.Namespace, workspace: Workspace) -> int:
         await create_run(workspace, run, maps)
-        print(next_step(options, run["metadata"]["name"], options.namespace))
+        print(next_step(options, run["metadata"]["name"]))
         return Exit.OK
 
     return run_connected(apply, options)

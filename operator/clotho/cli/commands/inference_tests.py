@@ -123,12 +123,14 @@ def _sample_lines(sample: Answer) -> list[str]:
 
 
 def verdict(answer: Answer, secret: str) -> str:
-    """Which of the four is at fault where something is: the key, the models, the environment, or its pods."""
+    """Which is at fault where something is: the test's spec, the key, the models, the environment, or its pods."""
     summary, message = answer["summary"], answer["message"]
     if summary["environment_works"]:
         return message or "The environment works."
     if summary["models_tested"]:
         return f"The environment runs. {message or 'No model made all its groups.'}"
+    if message and all(each["status"] == "pending" for each in answer["models_tested"]):
+        return f"The environment was not tested. {message}"
     errors = [each["error"] or "" for each in answer["models_tested"]]
     if errors and all(CONFIG_ERROR in error for error in errors):
         return f"The environment was not tested: its pods lack something. {message}".rstrip()

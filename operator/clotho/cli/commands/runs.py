@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from clotho.authoring.changes import spec_problems
 from clotho.authoring.run_fields import value_in
-from clotho.cli.commands.watching import follow
+from clotho.cli.commands.watching import continuing, follow
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import changed, read_change
 from clotho.cli.files.documents import title
@@ -37,7 +37,8 @@ async def start(options: argparse.Namespace, workspace: Workspace) -> int:
     manifest, maps = _from_file(options, changes)
     namespace = manifest["metadata"].get("namespace") or options.namespace
     workspace.namespace = namespace or workspace.namespace
-    return await launch(options, workspace, manifest, maps, namespace)
+    inside = argparse.Namespace(**vars(options) | {"namespace": namespace})  # hints name the file's namespace, too
+    return await launch(inside, workspace, manifest, maps)
 
 
 async def launch(
@@ -45,7 +46,6 @@ async def launch(
     workspace: Workspace,
     manifest: Manifest,
     maps: Sequence[Manifest] = (),
-    namespace: str = "",
 ) -> int:
     """Creates the run, and then prints it, follows it, or suggests to."""
     name = manifest["metadata"]["name"]
@@ -55,7 +55,7 @@ async def launch(
         return Exit.OK
     if options.watch:
         return await follow(workspace, name, None, options)
-    output.show(options.output, run, [next_step(options, name, namespace)])
+    output.show(options.output, run, [next_step(options, name)])
     return Exit.OK
 
 
@@ -134,7 +134,9 @@ async def status(options: argparse.Namespace, workspace: Workspace) -> int:
     if evaluations := view.evaluation_lines(run):
         lines += ["", *evaluations]
     if conditions := run.get("status", {}).get("conditions"):
-        lines += ["", *map(view.condition_line, conditions)]
+        lines += ["", *view.condition_lines(conditions, run["status"].get("message", ""))]
+    if commands := continuing(options, run, options.name):
+        lines += ["", *commands]
     output.show(options.output, run, lines)
     return Exit.OK
 
@@ -147,7 +149,8 @@ async def results(options: argparse.Namespace, workspace: Workspace) -> int:
     status = run.get("status", {})
     data = {key: status.get(key) for key in ("phase", "message", "results", "progress", "history", "checkpoint")}
     fetch = hint(options, "run", "download", options.name)
-    output.show(options.output, {"name": options.name, **data}, view.results_view(run, fetch))
+    lines = [*view.results_view(run, fetch), *continuing(options, run, options.name)]
+    output.show(options.output, {"name": options.name, **data}, lines)
     return Exit.OK
 
 

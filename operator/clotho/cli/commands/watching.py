@@ -16,6 +16,7 @@ from clotho.workspace.objects import Workspace
 from clotho.workspace.progress import rewards_of
 
 REFRESH_SECONDS: Final = 1.0
+RESTARTABLE: Final = ("Failed", "Stopped")
 
 
 async def watch(options: argparse.Namespace, workspace: Workspace) -> int:
@@ -32,8 +33,18 @@ async def follow(workspace: Workspace, name: str, seconds: int | None, options: 
     except asyncio.CancelledError:  # Ctrl-C
         output.note(f"run {name} continues; to stop it: {hint(options, 'run', 'stop', name)}")
         raise
-    print("\n".join(map(output.printable, ["", *view.results_view(run, hint(options, "run", "download", name))])))
+    lines = ["", *view.results_view(run, hint(options, "run", "download", name)), *continuing(options, run, name)]
+    print("\n".join(map(output.printable, lines)))
     return Exit.OK if run["status"]["phase"] == "Completed" else Exit.UNSUCCESSFUL
+
+
+def continuing(options: argparse.Namespace, run: dict[str, Any], name: str) -> list[str]:
+    """The command that continues a run that ended too early; nothing where there is no checkpoint to continue from."""
+    status = run.get("status", {})
+    checkpoint = status.get("checkpoint") or {}
+    if status.get("phase") not in RESTARTABLE or not checkpoint.get("path"):
+        return []
+    return [f"To continue from step {checkpoint['step']}: {hint(options, 'run', 'restart', name)}"]
 
 
 async def _until_finished(workspace: Workspace, name: str) -> dict[str, Any]:

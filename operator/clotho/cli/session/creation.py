@@ -62,6 +62,6 @@ def as_manifest(made: Object) -> Manifest:
 _WRITTEN = ("name", "namespace", "labels", "annotations")
 
 
-def next_step(options: argparse.Namespace, name: str, namespace: str) -> str:
+def next_step(options: argparse.Namespace, name: str) -> str:
     """The command that follows the new run, in the same cluster and namespace."""
-    return f"run {name} is created; next: {hint(options, 'run', 'watch', name, namespace=namespace)}"
+    return f"run {name} is created; next: {hint(options, 'run', 'watch', name)}"

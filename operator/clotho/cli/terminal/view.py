@@ -148,9 +148,15 @@ def _evaluation_row(each: Mapping[str, Any]) -> list[str]:
     return [each["environment"], each["figure"], newest, str(each["step"]), highest, str(each["bestStep"])]
 
 
-def condition_line(condition: Mapping[str, Any]) -> str:
-    message = f": {condition['message']}" if condition.get("message") else ""
-    return f"  {condition['type']}={condition['status']}  {condition['reason']}{message}"
+def condition_lines(conditions: Sequence[Mapping[str, Any]], shown: str) -> list[str]:
+    """Without the message of the run, which is `shown` above them."""
+    return [condition_line(each, shown) for each in conditions]
+
+
+def condition_line(condition: Mapping[str, Any], shown: str = "") -> str:
+    message = condition.get("message")
+    detail = f": {message}" if message and message != shown else ""
+    return f"  {condition['type']}={condition['status']}  {condition['reason']}{detail}"
 
 
 def results_view(run: Run, fetch: str = "") -> list[str]:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from clotho.cli import arguments
-from clotho.cli.commands import comparison, copies, deletion
+from clotho.cli.commands import comparison, copies, deletion, runs, watching
 from clotho.cli.commands.copies import next_name
 from clotho.cli.failure import Exit, Failure
 from rig.fake_api import NAMESPACE, FakeApi
@@ -69,6 +69,24 @@ async def test_a_restart_continues_on_the_claim_of_the_old_run(
     assert f"continues from step 40 on claim {CLAIM}" in capsys.readouterr().err
 
 
+async def test_a_restart_that_is_not_valid_prints_no_promise(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("TrainingRun", "mine", SPEC, {"phase": "Failed", "checkpoint": CHECKPOINT})
+    with pytest.raises(Failure):
+        await copies.restart(options("restart", "mine", "--set", "training.batchSize=10"), api.workspace)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("phase", "is_offered"), [("Failed", True), ("Stopped", True), ("Completed", False)])
+@pytest.mark.parametrize("command", [runs.status, runs.results, watching.watch])
+async def test_the_end_of_a_run_names_the_command_that_continues_it(
+    api: FakeApi, command: Any, phase: str, is_offered: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.add("TrainingRun", "mine", SPEC, {"phase": phase, "message": "It ended.", "checkpoint": CHECKPOINT})
+    await command(options(command.__name__, "mine", "-n", "lab"), api.workspace)
+    offered = "To continue from step 40: clotho run restart mine -n lab"
+    assert (offered in capsys.readouterr().out) is is_offered
+
+
 @pytest.mark.parametrize(
     ("status", "message"),
     [
@@ -112,6 +130,17 @@ async def test_the_claim_is_deleted_on_request(api: FakeApi, capsys: pytest.Capt
     await deletion.delete(options("delete", "mine", "--with-claim", "-o", "json"), api.workspace)
     assert api.objects == {}
     assert msgspec.json.decode(capsys.readouterr().out) == {"run": "mine", "claim": CLAIM, "claimDeleted": True}
+
+
+async def test_a_claim_that_another_run_continued_on_is_not_deleted(api: FakeApi) -> None:
+    api.add("TrainingRun", "mine", SPEC, {"phase": "Failed", "checkpoint": CHECKPOINT})
+    api.objects[f"{CLAIMS}/{CLAIM}"] = {"metadata": {"name": CLAIM}}
+    await copies.restart(options("restart", "mine", "--name", "again"), api.workspace)
+    before = dict(api.objects)
+    with pytest.raises(Failure) as failure:
+        await deletion.delete(options("delete", "mine", "--with-claim"), api.workspace)
+    assert f"claim {CLAIM} of run mine is also used by again; nothing was deleted" in str(failure.value)
+    assert (failure.value.code, api.objects) == (Exit.REFUSED, before)
 
 
 async def test_a_claim_that_went_with_its_run_is_named(api: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:

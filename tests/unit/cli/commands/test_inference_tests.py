@@ -149,8 +149,21 @@ UNREACHABLE = "InferenceUnavailableError: no answer from the inference server at
 )
 def test_the_summary_names_the_cause_of_failure(tested: int, errors: list[str | None], blamed: str) -> None:
     summary = {"environment_works": False, "best_model": None, "models_tested": tested}
-    answer = {"summary": summary, "message": "", "models_tested": [{"error": each} for each in errors]}
+    answer = {
+        "summary": summary,
+        "message": "",
+        "models_tested": [{"error": each, "status": "failed"} for each in errors],
+    }
     assert blamed in inference_tests.verdict(answer, "keys")
+
+
+def test_a_test_that_was_refused_does_not_blame_the_environment() -> None:
+    answer = {
+        "summary": {"environment_works": False, "models_tested": 0},
+        "message": "The spec is not allowed: models[0].baseUrl: m is in another namespace.",
+        "models_tested": [{"error": None, "status": "pending"}],
+    }
+    assert inference_tests.verdict(answer, "keys") == f"The environment was not tested. {answer['message']}"
 
 
 def test_a_success_is_reported_once() -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from clotho.cli import arguments
-from clotho.cli.commands import runs
+from clotho.cli.commands import runs, watching
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.creation import create_run, next_step
 from clotho.cluster.outcomes import Invalid
@@ -51,6 +51,23 @@ async def test_the_config_maps_of_a_file_are_created_too(api: FakeApi, manifest:
     assert api.objects[f"{MAPS}/words"]["data"] == {"a": "one"}
     assert (await api.workspace.get("TrainingRun", "mine"))["metadata"]["labels"] == {"a": "b"}
     assert await runs.start(options("-f", str(manifest), "--name", "again"), api.workspace) == Exit.OK
+
+
+@pytest.mark.parametrize("words", [[], ["--watch"]])
+async def test_hints_name_the_namespace_of_the_file(
+    api: FakeApi, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump({**RUN, "metadata": {"name": "mine", "namespace": api.workspace.namespace}}))
+    ended = {"phase": "Completed", "message": "Done.", "results": {"step": 1, "path": "/step-1", "claim": "c"}}
+
+    async def finished(*_: object) -> dict[str, object]:
+        return {"status": ended}
+
+    monkeypatch.setattr(watching, "_until_finished", finished)
+    await runs.start(options("-f", str(file), *words), api.workspace)
+    verb = "download" if words else "watch"
+    assert f"clotho run {verb} mine -n {api.workspace.namespace}" in capsys.readouterr().out
 
 
 async def test_a_refused_run_leaves_nothing_behind(api: FakeApi) -> None:
@@ -122,7 +139,7 @@ async def test_a_dry_run_prints_what_can_be_applied(
 )
 def test_the_next_command_keeps_context_and_kubeconfig(words: list[str], command: str) -> None:
     given = options("-e", "echo", *words)
-    assert next_step(given, "mine", given.namespace) == f"run mine is created; next: {command}"
+    assert next_step(given, "mine") == f"run mine is created; next: {command}"
 
 
 async def test_the_namespace_of_a_file_is_in_the_next_command(

@@ -134,6 +134,15 @@ def test_a_condition_is_shown_with_reason_and_message(message: str, expected: st
     assert view.condition_line(condition) == expected
 
 
+def test_the_message_of_the_run_is_not_repeated_for_each_condition() -> None:
+    conditions = [
+        {"type": kind, "status": "True", "reason": "Broken", "message": message}
+        for kind, message in (("Finished", "It broke."), ("Accepted", "It is valid."))
+    ]
+    expected = ["  Finished=True  Broken", "  Accepted=True  Broken: It is valid."]
+    assert view.condition_lines(conditions, "It broke.") == expected
+
+
 @pytest.mark.parametrize(
     ("value", "expected"), [(None, "-"), (-0.00001, "0.0000"), (-0.0, "0.0000"), (-0.0884, "-0.0884")]
 )
