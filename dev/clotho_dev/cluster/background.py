@@ -1,4 +1,4 @@
-"""Images are built in a process of their own while Go compiles: one waits for the network when the other computes."""
+"""Images are built and imported by a process of their own while Go compiles: it mostly waits for network and disk."""
 
 from __future__ import annotations
 

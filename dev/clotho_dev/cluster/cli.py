@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument(
         "--variants", default="", help="more than all of them: atropos, verifiers, tinker, vllm, by commas"
     )
-    command("build", "build the images that changed, without a cluster to import them into")
+    command("build", "build the images that changed, and import them where no cluster is running yet")
     prepare = command("prepare", "download or build the programs ahead of time")
     prepare.add_argument("--profile", choices=["node", "control-plane", "tests"], default="node")
     for internal in ("run-node", "run-control-plane", "recycle"):
@@ -94,7 +94,7 @@ def _dispatch(arguments: argparse.Namespace) -> None:
         case "images":
             _images(_chosen(folder), arguments.images, arguments.variants)
         case "build":
-            images.build()
+            _build_ahead(folder)
         case "prepare":
             _prepare(arguments.profile)
         case "run-control-plane":
@@ -107,6 +107,14 @@ def _dispatch(arguments: argparse.Namespace) -> None:
             forward.serve(arguments.listener, daemon.API_SERVER_PORT)
         case "recycle":
             volumes.recycle(embedded.kubectl_for(folder, folder.inside_kubeconfig), folder.volumes)
+
+
+def _build_ahead(folder: Folder) -> None:
+    """Before the cluster starts, e.g. while its programs are compiled: it finds its images when it does."""
+    images.build()
+    with embedded.containerd_alone(folder) as is_free:
+        if is_free:
+            images.import_images(folder)
 
 
 def _prepare(profile: str) -> None:

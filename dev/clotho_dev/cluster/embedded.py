@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from clotho_dev import REPOSITORY
@@ -16,7 +18,7 @@ from clotho_dev.cluster.console import say, step
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.kubectl import Kubectl
 from clotho_dev.cluster.locks import only_one
-from clotho_dev.cluster.process import die_with_parent
+from clotho_dev.cluster.process import Processes, die_with_parent
 from clotho_dev.cluster.state import ClusterState, Folder, Options
 
 UP_SECONDS = 180
@@ -29,7 +31,7 @@ def up(folder: Folder, options: Options, *, bound: bool = False) -> None:
         packages.require(packages.NODE, packages.EGRESS if options.egress else {})
         node.require_short_socket_path(folder)
     binaries.find(control_plane.PROGRAMS if options.profile == "control-plane" else node_programs())
-    with only_one(folder.path.with_name(f"{folder.name}.up.lock"), f"starting cluster {folder.name!r}"):
+    with _only_one_start(folder):
         if folder.daemon() is not None:
             _say_already_running(folder, options)
             return
@@ -64,6 +66,34 @@ def down(folder: Folder, *, keep_logs: bool = False) -> None:
         cgroups.remove(folder.name)
     if not keep_logs:
         shutil.rmtree(folder.path, ignore_errors=True)
+
+
+@contextmanager
+def containerd_alone(folder: Folder) -> Iterator[bool]:
+    """Lets images be imported before there is a cluster. False while one is running, which has the store to itself."""
+    with _only_one_start(folder):
+        if folder.daemon() is not None:
+            yield False
+            return
+        node.require_short_socket_path(folder)
+        down(folder)
+        folder.logs.mkdir(parents=True)
+        store.prepare(folder)
+        component = node.containerd(folder)
+        # Its sockets and mounts go with it, as those of a node do.
+        apart = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /run && exec "$@"', "sh", *component.argv]
+        processes = Processes(folder.logs)
+        try:
+            processes.start(dataclasses.replace(component, argv=apart))
+            processes.wait_ready()
+            yield True
+        finally:
+            processes.stop()
+            down(folder)
+
+
+def _only_one_start(folder: Folder) -> AbstractContextManager[None]:
+    return only_one(folder.path.with_name(f"{folder.name}.up.lock"), f"starting cluster {folder.name!r}")
 
 
 def remove_abandoned() -> None:

@@ -32,8 +32,7 @@ def build(packages: Mapping[str, Sequence[str]], folder: Path, version: str, mod
         _require_space(folder)
         with step("Downloading Go modules (once)") as progress:
             _run([go, "mod", "download", "-x"], module, progress, r"/@v/|# get .*?//[^/]+/(\S+)")
-        for package, names in missing.items():
-            _build_one(go, module, package, names, folder, version)
+        _build(go, module, missing, folder, version)
 
 
 def folder_of(dependency: str, module: Path) -> Path:
@@ -45,14 +44,25 @@ def folder_of(dependency: str, module: Path) -> Path:
     return Path(done.stdout.strip())
 
 
-def _build_one(go: str, module: Path, package: str, names: Sequence[str], folder: Path, version: str) -> None:
-    title = f"Building {', '.join(names)} with Go (once; the first takes some minutes)"
+def _build(go: str, module: Path, packages: Mapping[str, Sequence[str]], folder: Path, version: str) -> None:
+    """All at once: while one program is linked, which takes one core, others are compiled."""
+    title = f"Building {', '.join(name for names in packages.values() for name in names)} with Go (once; takes minutes)"
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch, step(title) as progress:
-        target = Path(scratch) / "program"
         flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{version}"
-        argv = [go, "build", "-v", "-trimpath", "-ldflags", flags, "-o", str(target), package]
+        argv = [go, "build", "-v", "-trimpath", "-ldflags", flags, "-o", f"{scratch}/", *packages]
         _run(argv, module, progress, r"^(\S+)$")
-        target.rename(folder / names[0])
+        for package, names in packages.items():
+            _made_of(package, Path(scratch)).rename(folder / names[0])
+    for names in packages.values():
+        _link_aliases(folder, names)
+
+
+def _made_of(package: str, scratch: Path) -> Path:
+    """Go names a program after the last part of its path; that of `.` is alone."""
+    return scratch / Path(package).name if Path(package).name else next(scratch.iterdir())
+
+
+def _link_aliases(folder: Path, names: Sequence[str]) -> None:
     for alias in names[1:]:
         link = folder / f".{alias}.link"
         link.unlink(missing_ok=True)

@@ -44,6 +44,11 @@ def provide(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
     """Make the cluster have these images; the tags carry the hash of everything that goes into them."""
     if folder.daemon() is None:
         raise ClusterError(f"cluster {folder.name!r} is not running; start it with `make cluster`")
+    return import_images(folder, names)
+
+
+def import_images(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str]:
+    """Into the containerd of this folder, which is running; those that it lacks are built if need be."""
     base = base_image()
     tags = {name: tag_of(name, base) for name in names}
     if _missing(folder, tags):
@@ -73,7 +78,7 @@ def provide_derived(folder: Folder, name: str, parent: str, context: Path) -> st
 
 
 def build(names: Iterable[str] = NAMES) -> None:
-    """Ahead of a cluster, e.g. while its programs are compiled: `provide` then only has to import them."""
+    """Without a containerd to import them into."""
     base = base_image()
     with building(base):
         for name in names:

@@ -28,7 +28,7 @@ GO_STAND_IN = """#!/bin/sh
 case "$1" in
   env) echo go1.26.0;;
   mod) exit 0;;
-  build) while [ $# -gt 0 ]; do [ "$1" = -o ] && echo half > "$2"; shift; done; echo k8s.io/example; sleep 60;;
+  build) while [ $# -gt 0 ]; do [ "$1" = -o ] && echo half > "$2/program"; shift; done; echo k8s.io/example; sleep 60;;
 esac
 """
 

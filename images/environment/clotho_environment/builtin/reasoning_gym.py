@@ -21,7 +21,7 @@ with warnings.catch_warnings():
         from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer  # type: ignore[import-untyped]
     except ImportError as error:
         raise ImportError(
-            "this image has no reasoning-gym; install the extra clotho-rl[environment-reasoning-gym]"
+            "reasoning-gym is not installed here; use Clotho's environment image, or the extra environment-reasoning-gym"
         ) from error
 
 TASKS = frozenset[str](DATASETS)

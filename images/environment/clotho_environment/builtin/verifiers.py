@@ -19,7 +19,10 @@ try:
     import verifiers.v1 as vf  # type: ignore[import-untyped]
     from verifiers.v1.utils.loaders import load_environment, taskset_class  # type: ignore[import-untyped]
 except ImportError as error:
-    raise ImportError("this image has no verifiers; install the extra clotho-rl[environment-verifiers]") from error
+    raise ImportError(
+        "verifiers is not installed here; use the image environment-verifiers (make images VARIANTS=verifiers), or the "
+        "extra environment-verifiers"
+    ) from error
 
 from clotho_environment.builtin import verifiers_harness
 from clotho_environment.modules import missing_module, modules_beside
