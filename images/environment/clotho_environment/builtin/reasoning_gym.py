@@ -21,7 +21,7 @@ with warnings.catch_warnings():
         from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer  # type: ignore[import-untyped]
     except ImportError as error:
         raise ImportError(
-            "reasoning-gym is not installed here; use Clotho's environment image, or the extra environment-reasoning-gym"
+            "reasoning-gym is not installed here; use Clotho's image, or the extra environment-reasoning-gym"
         ) from error
 
 TASKS = frozenset[str](DATASETS)
