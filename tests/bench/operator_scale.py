@@ -153,7 +153,7 @@ async def serve_pods() -> web.AppRunner:
     progress["lastStepTime"] = started
 
     async def answer(_: web.Request) -> web.Response:
-        return web.json_response(progress | {"current_step": 5})
+        return web.json_response(progress | {"current_step": 5, "queue_size": 0})
 
     app = web.Application()
     for path in ("/progress", "/status", "/health"):

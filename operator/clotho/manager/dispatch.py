@@ -1,7 +1,6 @@
 """Reconciles what is in a queue with bounded concurrency, while allowed to."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Hashable
@@ -33,6 +32,7 @@ class Dispatcher(Generic[K]):
     """The only one that touches the queue, from one task at a time: no locks are needed.
 
     `reconcile(key)` returns a Result, or raises and is retried with back-off. `on_failure(key, error, delay)`.
+    Wake-ups that are due within `slack` seconds are served together.
     """
 
     def __init__(
@@ -41,9 +41,11 @@ class Dispatcher(Generic[K]):
         reconcile: Callable[[K], Coroutine[object, object, Result]],
         concurrency: int,
         on_failure: Callable[[K, Exception, float], None] = log_failure,
+        *,
+        slack: float = 0.0,
     ) -> None:
         self.queue = queue
-        self._reconcile, self._slots, self._on_failure = reconcile, concurrency, on_failure
+        self._reconcile, self._slots, self._on_failure, self._slack = reconcile, concurrency, on_failure, slack
         self._tasks: dict[asyncio.Task[Result], float] = {}
         self._woken = asyncio.Event()
         self._allowed = False
@@ -112,8 +114,15 @@ class Dispatcher(Generic[K]):
             self.queue.add(key, now)
 
     async def _wait(self) -> None:
-        due = self.queue.next_wake() if self._allowed else None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if due is None else max(0.0, due - time.monotonic())):
-                await self._woken.wait()
+        """With all slots taken, for one of them: a key that is due would not let the process rest."""
+        due = self.queue.next_wake() if self._allowed and len(self._tasks) < self._slots else None
+        timer = None
+        if due is not None:
+            delay = max(0.0, due + self._slack - time.monotonic())
+            timer = asyncio.get_running_loop().call_later(delay, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
         self._woken.clear()

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 HUNG_SECONDS = 300.0  # a reconcile takes milliseconds; even one whose every request times out is over long before
 DRAIN_SECONDS = 10.0
 RELIST_PAUSE_SECONDS = 2.0
+PROBE_SLACK = 1 / 30  # of the interval: probes that start together share the wake-ups of the process
 SECRET_SECONDS = 10.0  # each run's Secret is read this often,
 SECRET_PAUSE_SECONDS = 1.0  # unless more than 10 runs are active: idle runs must stay cheap
 
@@ -98,7 +99,12 @@ class Manager:
             settings.notifications.url_file, lambda outcome: metrics.notifications.labels(outcome).inc()
         )
         backoff = Backoff(settings.reconcile.retry_seconds, settings.reconcile.retry_limit_seconds)
-        self.probes: Dispatcher[Key] = Dispatcher(Queue(backoff), self._probe, settings.probe.concurrency)
+        self.probes: Dispatcher[Key] = Dispatcher(
+            Queue(backoff),
+            self._probe,
+            settings.probe.concurrency,
+            slack=settings.probe.interval_seconds * PROBE_SLACK,
+        )
         self.steering = Steering(partial(operator_token, self.store), settings.probe.timeout_seconds, self.probes.add)
         self.keeper = Keeper(
             client,

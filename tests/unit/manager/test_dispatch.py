@@ -45,9 +45,12 @@ class Reconciles:
 
 @asynccontextmanager
 async def dispatching(
-    work: Reconciles, concurrency: int = 2, on_failure: Callable[[str, Exception, float], None] = log_failure
+    work: Reconciles,
+    concurrency: int = 2,
+    on_failure: Callable[[str, Exception, float], None] = log_failure,
+    slack: float = 0.0,
 ) -> AsyncIterator[Dispatcher[str]]:
-    dispatcher = Dispatcher(work.queue, work, concurrency, on_failure)
+    dispatcher = Dispatcher(work.queue, work, concurrency, on_failure, slack=slack)
     task = asyncio.create_task(dispatcher.run())
     yield dispatcher
     task.cancel()
@@ -64,6 +67,43 @@ async def test_reconciles_at_once_are_limited() -> None:
         assert work.started == ["a", "b"]
         work.gate.set()
         await work.until_started(3)
+
+
+async def test_wake_ups_that_are_nearly_due_are_served_together() -> None:
+    work = Reconciles()
+    async with dispatching(work, slack=0.3) as dispatcher:
+        now = time.monotonic()
+        dispatcher.queue.wake("a", now + 0.01)
+        dispatcher.queue.wake("b", now + 0.1)
+        dispatcher.allow(True)
+        await work.until_started(1)
+        assert work.started == ["a", "b"]
+
+
+class CountingQueue(Queue[str]):
+    asked = 0
+
+    def next_wake(self) -> float | None:
+        self.asked += 1
+        return super().next_wake()
+
+
+async def test_a_key_that_is_due_rests_until_a_slot_is_free() -> None:
+    work = Reconciles()
+    work.queue = queue = CountingQueue()
+    async with dispatching(work, concurrency=1) as dispatcher:
+        dispatcher.allow(True)
+        dispatcher.add("a")
+        await work.until_started(1)
+        queue.wake("b", time.monotonic())
+        dispatcher.add("c")
+        before = queue.asked
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert queue.asked - before <= 1, "the dispatcher does not spin"
+        work.gate.set()
+        await work.until_started(3)
+        assert sorted(work.started) == ["a", "b", "c"]
 
 
 async def test_reconciles_run_only_while_allowed() -> None:
