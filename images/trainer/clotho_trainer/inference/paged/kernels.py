@@ -14,6 +14,7 @@ from clotho_trainer.model.fp8 import FP8
 _SAMPLE_COLUMNS = 4096
 _PROGRAMS = 512  # keys of a row are split until the GPU has this many programs to run
 _MOST_SPLITS = 32
+_TILE = 32  # keys that are read at once: small tiles, many of them on their way
 
 
 @triton.jit
@@ -169,31 +170,32 @@ def _attend(
     PADDED: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """A program is a row, a key head and a share of the row's blocks. The query heads that share the key head go
-    through its blocks together, padded to what the matrix unit takes."""
+    """A program is a row, a key head and a share of the row's keys. The query heads that share the key head go
+    through them together, padded to what the matrix unit takes."""
     row = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
     length = (tl.load(positions + row) + 1).to(tl.int32)
     member = tl.arange(0, PADDED)
     dimension = tl.arange(0, DIM)
-    within = tl.arange(0, BLOCK_SIZE)
+    within = tl.arange(0, TILE)
     which = (row * KV_HEADS + head) * GROUP + member
     is_member = member < GROUP
     query = tl.load(queries + which[:, None] * DIM + dimension[None, :], mask=is_member[:, None], other=0.0)
-    share = tl.cdiv(length, SPLITS * BLOCK_SIZE)
+    share = tl.cdiv(length, SPLITS * TILE) * TILE
     first = split * share
-    last = tl.minimum(first + share, tl.cdiv(length, BLOCK_SIZE))
+    last = tl.minimum(first + share, length)
     top = tl.full([PADDED], float("-inf"), tl.float32)
     total = tl.zeros([PADDED], tl.float32)
     mixed = tl.zeros([PADDED, DIM], tl.float32)
-    for index in range(first, last):
-        block = tl.load(tables + row * table_stride + index).to(tl.int64)
-        start = (block * KV_HEADS + head) * BLOCK_SIZE * DIM
-        seen = index * BLOCK_SIZE + within < length
-        where = start + within[:, None] * DIM + dimension[None, :]
+    block = tl.load(tables + row * table_stride + first // BLOCK_SIZE, mask=first < last, other=0).to(tl.int64)
+    for start in range(first, last, TILE):
+        seen = start + within < length
+        slot = (block * KV_HEADS + head) * BLOCK_SIZE + start % BLOCK_SIZE
+        where = (slot + within[:, None]) * DIM + dimension[None, :]
         key = tl.load(keys + where, mask=seen[:, None], other=0.0)
         score = tl.dot(query, tl.trans(key), input_precision="ieee") * (scale * 1.4426950408889634)
         score = tl.where(seen[None, :], score, float("-inf"))
@@ -204,6 +206,10 @@ def _attend(
         total = total * fade + tl.sum(weight, 1)
         mixed = mixed * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
         top = higher
+        following = start + TILE  # its block is known before its turn, so that its keys can be fetched ahead
+        block = tl.load(tables + row * table_stride + following // BLOCK_SIZE, mask=following < last, other=0).to(
+            tl.int64
+        )
     result = mixed / tl.maximum(total, 1e-30)[:, None]
     if SPLITS == 1:
         target = out + which[:, None] * DIM + dimension[None, :]
@@ -360,9 +366,10 @@ class TritonOperations:
             PADDED=max(16, triton.next_power_of_2(group)),
             DIM=w.head_dim,
             BLOCK_SIZE=keys.shape[2],
+            TILE=min(_TILE, keys.shape[2]),
             SPLITS=splits,
-            num_warps=4,
-            num_stages=2,
+            num_warps=2,
+            num_stages=4,
         )
         if splits > 1:
             _join_splits[(rows * w.query_heads,)](partial, sizes, out, DIM=w.head_dim, SPLITS=splits, num_warps=4)
