@@ -1,7 +1,8 @@
-"""`inference.engine: vllm` against the real vLLM: beside the training, and as a server of its own, on one GPU.
+"""`inference.engine: vllm` against the real vLLM on one GPU: beside the training, as a server of its own, and in an
+inference replica that follows the policy over HTTP.
 
-Three real processes of a run, with random weights that are saved and loaded. `fast` is the same run with our own
-engine. The last line is JSON. Needs the command `vllm` beside this interpreter.
+The real processes of a run, with random weights that are saved and loaded. `fast` is the same run with our own engine.
+The last line is JSON. Needs the command `vllm`, beside this interpreter or on the PATH.
 
     python tests/bench/real_vllm.py
 """
@@ -30,6 +31,21 @@ import trainer_work  # noqa: E402
 from rig import locked_versions  # noqa: E402
 
 START_SECONDS = 300
+_REPLICA_MEMORY_SHARE = 0.3  # of the one GPU that the trainer, its vLLM and the replica's vLLM share
+_REPLICA_STEPS = 10  # times the steps of the others: its vLLM may be ready later than the trainer's
+
+# A replica has a GPU and a port of its own, elsewhere.
+_REPLICA = """
+import sys
+from functools import partial
+from clotho_trainer.__main__ import main
+from clotho_trainer.inference import vllm
+from clotho_trainer.process import replica
+
+vllm.command_line = partial(vllm.command_line, port={port})
+replica._VLLM_MEMORY_SHARE = {share}
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 def main() -> None:
@@ -37,7 +53,7 @@ def main() -> None:
     trainer_work.add_options(parser, prompts=4, group=16, new_tokens=256, micro=8)
     parser.set_defaults(shape="0.6b")
     parser.add_argument("--steps", type=int, default=3, help="measured; two more warm up")
-    parser.add_argument("--sides", default="fast,colocate,server")
+    parser.add_argument("--sides", default="fast,colocate,server,replica")
     options = parser.parse_args()
     options.ragged, options.batches_in_flight, options.engine = False, None, "auto"
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_USE_FLASHINFER_SAMPLER="0", VLLM_NO_USAGE_STATS="1")
@@ -71,6 +87,8 @@ def _measured(side: str, options: argparse.Namespace, model: Path) -> dict[str, 
         figures = trainer_run.measured(config, trainer)
     elif side == "colocate":
         figures = trainer_run.measured(lambda ports: config(ports, Vllm()), trainer)
+    elif side == "replica":
+        figures = _with_a_replica(config, trainer, Vllm(memory_share=_REPLICA_MEMORY_SHARE), options)
     else:
         port, adapters = trainer_run.free_port(), model.with_name("adapters")
         server = Vllm(mode="server", url=f"http://127.0.0.1:{port}", adapter_path=str(adapters))
@@ -79,6 +97,23 @@ def _measured(side: str, options: argparse.Namespace, model: Path) -> dict[str, 
             figures["adapters_left"] = len(list(adapters.glob("*")))
     print(json.dumps({"side": side, **figures}), file=sys.stderr, flush=True)
     return figures
+
+
+def _with_a_replica(config: Any, trainer: list[str], vllm: Any, options: argparse.Namespace) -> dict[str, Any]:
+    from msgspec.structs import replace
+
+    def with_endpoints(ports: trainer_run.Ports) -> Any:
+        made = config(ports, vllm)
+        endpoints = replace(
+            made.endpoints,
+            policy=f"http://127.0.0.1:{ports.policy}",
+            inference_replicas=(f"http://127.0.0.1:{ports.replica}",),
+        )
+        return replace(made, endpoints=endpoints)
+
+    options.steps *= _REPLICA_STEPS
+    command = _REPLICA.format(port=trainer_run.free_port(), share=_REPLICA_MEMORY_SHARE)
+    return trainer_run.measured(with_endpoints, trainer, ["-c", command])
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
 TOKEN = "a-token-for-the-bench"
 _SHOWN = ("engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
@@ -20,6 +21,9 @@ class Ports(NamedTuple):
     inference: int = 2
     status: int = 3
     environment: int = 4
+    policy: int = 5
+    replica: int = 6
+    replica_status: int = 7
 
 
 def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
@@ -60,12 +64,16 @@ def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
     )
 
 
-def measured(make_config: Callable[[Ports], Any], trainer: list[str]) -> dict[str, Any]:
-    """`trainer` is a command of this interpreter that takes the arguments of the trainer's own."""
+def measured(
+    make_config: Callable[[Ports], Any], trainer: list[str], replica: list[str] | None = None
+) -> dict[str, Any]:
+    """`trainer` is a command of this interpreter that takes the arguments of the trainer's own, and so is `replica`,
+    which serves the policy beside it."""
     from clotho_contract.config import render
 
     ports = Ports(*(free_port() for _ in Ports._fields))
     serve = ["--inference-port", str(ports.inference), "--status-port", str(ports.status)]
+    serve += ["--policy-port", str(ports.policy)]
     commands = {
         "api-server": ["-m", "clotho_api_server", "--host", "127.0.0.1", "--port", str(ports.api_server)],
         "trainer": [*trainer, "--", "train", "--host", "127.0.0.1", *serve],
@@ -73,27 +81,40 @@ def measured(make_config: Callable[[Ports], Any], trainer: list[str]) -> dict[st
     }
     if trainer[0] == "-m":
         commands["trainer"].remove("--")
+    if replica:
+        own = ["--inference-port", str(ports.replica), "--status-port", str(ports.replica_status)]
+        commands["replica"] = [*replica, "serve", "--host", "127.0.0.1", *own]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "run.yaml").write_text(render(make_config(ports)))
-        code = _wait_for_trainer(commands, folder)
+        code, sampled = _wait_for_trainer(commands, folder, ports.replica_status if replica else None)
         lines = (folder / "trainer.log").read_text(errors="replace").splitlines()
+        followed = sum("serving the policy of step" in line for line in _lines(folder / "replica.log"))
         if code or os.environ.get("BENCH_LOGS"):
             for part in commands:
                 tail = (folder / f"{part}.log").read_text(errors="replace").splitlines()[-30:]
                 print(f"--- {part}", *tail, sep="\n", file=sys.stderr, flush=True)
     if code:
         raise SystemExit(f"the trainer ended with exit code {code}")
-    return _from_log([json.loads(line) for line in lines if line.startswith("{")])
+    figures = _from_log([json.loads(line) for line in lines if line.startswith("{")])
+    return figures | ({"replica": {"versions": followed, "sampled_tokens": sampled}} if replica else {})
 
 
-def _wait_for_trainer(commands: dict[str, list[str]], folder: Path) -> int:
+def _lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines() if log.exists() else []
+
+
+def _wait_for_trainer(
+    commands: dict[str, list[str]], folder: Path, replica_status: int | None
+) -> tuple[int, float | None]:
+    """Its exit code, and how many tokens the replica has sampled."""
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for part, command in commands.items():
             (folder / part).mkdir()
             variables = {
                 "CLOTHO_TOKEN": TOKEN,
+                "CLOTHO_INFERENCE_TOKEN": TOKEN,
                 "CLOTHO_DATA": str(folder / part),
                 "CLOTHO_CONFIG": str(folder / "run.yaml"),
                 "CLOTHO_TERMINATION_MESSAGE": str(folder / part / "termination"),
@@ -103,12 +124,20 @@ def _wait_for_trainer(commands: dict[str, list[str]], folder: Path) -> int:
                 processes[part] = subprocess.Popen(
                     [sys.executable, *command], env=os.environ | variables, stdout=log, stderr=log
                 )
-        return processes["trainer"].wait()
+        return processes["trainer"].wait(), _sampled_tokens(replica_status) if replica_status else None
     finally:
         for process in processes.values():
             process.terminate()
         for process in processes.values():
             process.wait()
+
+
+def _sampled_tokens(status_port: int) -> float:
+    with urlopen(f"http://127.0.0.1:{status_port}/metrics") as response:
+        for line in response.read().decode().splitlines():
+            if line.startswith("clotho_inference_sampled_tokens_total"):
+                return float(line.split()[-1])
+    raise SystemExit("the replica has no metric of the tokens that it sampled")
 
 
 def _from_log(lines: list[dict[str, Any]]) -> dict[str, Any]:
