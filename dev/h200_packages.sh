@@ -1,7 +1,10 @@
 #!/bin/sh
 # Packs the locked packages of a trainer for a GPU machine without a network that has Python 3.12, torch 2.11 and triton 3.6.
-# Usage: dev/h200_packages.sh FOLDER [vllm]   writes FOLDER/packages.tar.xz.00, .01, ...; with vllm, also vLLM and what it imports.
-# There: cat packages.tar.xz.* | tar -xJ, then PYTHONPATH=$PWD/packages: these packages precede the machine's own.
+# Usage: dev/h200_packages.sh FOLDER [vllm | torch]   writes FOLDER/packages.tar.xz.00, .01, ...
+#   vllm    also vLLM, for the machine's own torch, and what it imports
+#   torch   also the lock's torch, triton and CUDA libraries (2 GB): what the trainer image installs
+# There: cat packages.tar.xz.* | tar -xJ, then PYTHONPATH=$PWD/packages: these packages precede the machine's own. With torch, in an interpreter without
+# the machine's packages (python3 -m venv --without-pip), because its torchvision is made for its own torch.
 # PART_MIB (56) is the largest size of a part.
 set -eu
 out=${1:-.local/h200-packages}
@@ -27,6 +30,10 @@ if [ "${2:-}" = vllm ]; then
     grep -Eiv "^($left_out)==" "$work/resolved.txt" | grep -vFf "$work/names.txt" > "$work/vllm.txt"
     install "$work/vllm.txt"
 fi
+if [ "${2:-}" = torch ]; then
+    locked --no-dev --extra trainer | grep -E '^(torch|triton|networkx|sympy|mpmath|setuptools|nvidia-.*|cuda-.*)==' > "$work/torch.txt"
+    install "$work/torch.txt"
+fi
 cd "$work/packages"
 # Of pyarrow only tables, datasets and parquet are needed: no headers, no tests, no network file systems.
 rm -rf bin samples pyarrow/include pyarrow/includes pyarrow/tests pyarrow/src pandas/tests pyarrow/*.pyx pyarrow/*.pxi pyarrow/*.pxd
@@ -34,6 +41,13 @@ rm -f pyarrow/*flight* pyarrow/*s3* pyarrow/*gcs* pyarrow/*azure* pyarrow/*_orc*
 # Of bitsandbytes only CUDA 13; of vLLM what a Hopper runs.
 rm -f bitsandbytes/*rocm* bitsandbytes/*xpu* bitsandbytes/*cuda1[12]*
 rm -rf vllm/vllm-rs vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so
+# Of torch and triton what runs on a Hopper: no headers, no static libraries, no other vendor's compiler, no debug symbols.
+if [ -d torch ]; then
+    rm -rf torch/include torch/test triton/backends/amd/lib triton/backends/nvidia/lib/cupti-blackwell
+    find torch triton nvidia -name '*.a' -delete
+    rm -f triton/_C/libproton.so triton/instrumentation/*.so nvidia/nvshmem/lib/*.bc
+    strip --strip-unneeded triton/_C/libtriton.so torch/lib/libtorch_cpu.so
+fi
 find . -name __pycache__ -type d -prune -exec rm -rf {} +
 cd - > /dev/null
 mkdir -p "$out"
