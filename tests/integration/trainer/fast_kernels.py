@@ -61,6 +61,11 @@ def compare(architecture: str, *, in_fp8: bool) -> None:
     for kernels._PROGRAMS in (1, 40):  # one share of the keys a row, and several
         same(*(do.attend(queries[0], *caches, positions, tables) for do in (ours, plain)))
 
+    large = [torch.randn(9, weights.kv_heads, 4 * kernels._TILE, weights.head_dim) for _ in range(2)]
+    ends = torch.tensor([0, kernels._TILE - 1, kernels._TILE, 100, 200])
+    for kernels._PROGRAMS in (1, 40):  # blocks of several tiles
+        same(*(do.attend(queries[0], *large, ends, tables[:, :2]) for do in (ours, plain)))
+
     logits = torch.randn(ROWS, 9000) * 3
     seeds, temperatures = torch.arange(ROWS), torch.tensor([0.0, 0.0, 0.5, 1.0, 2.0])
     tokens, logprobs = ours.sample(logits, temperatures, seeds, positions)
