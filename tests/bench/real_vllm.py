@@ -88,7 +88,7 @@ def _measured(side: str, options: argparse.Namespace, model: Path) -> dict[str, 
     elif side == "colocate":
         figures = trainer_run.measured(lambda ports: config(ports, Vllm()), trainer)
     elif side == "replica":
-        figures = _with_a_replica(config, trainer, Vllm(memory_share=_REPLICA_MEMORY_SHARE), options)
+        figures = _with_a_replica(config, trainer, Vllm(memory_share=_REPLICA_MEMORY_SHARE))
     else:
         port, adapters = trainer_run.free_port(), model.with_name("adapters")
         server = Vllm(mode="server", url=f"http://127.0.0.1:{port}", adapter_path=str(adapters))
@@ -99,7 +99,7 @@ def _measured(side: str, options: argparse.Namespace, model: Path) -> dict[str, 
     return figures
 
 
-def _with_a_replica(config: Any, trainer: list[str], vllm: Any, options: argparse.Namespace) -> dict[str, Any]:
+def _with_a_replica(config: Any, trainer: list[str], vllm: Any) -> dict[str, Any]:
     from msgspec.structs import replace
 
     def with_endpoints(ports: trainer_run.Ports) -> Any:
@@ -109,9 +109,9 @@ def _with_a_replica(config: Any, trainer: list[str], vllm: Any, options: argpars
             policy=f"http://127.0.0.1:{ports.policy}",
             inference_replicas=(f"http://127.0.0.1:{ports.replica}",),
         )
-        return replace(made, endpoints=endpoints)
+        training = replace(made.training, steps=made.training.steps * _REPLICA_STEPS)
+        return replace(made, endpoints=endpoints, training=training)
 
-    options.steps *= _REPLICA_STEPS
     command = _REPLICA.format(port=trainer_run.free_port(), share=_REPLICA_MEMORY_SHARE)
     return trainer_run.measured(with_endpoints, trainer, ["-c", command])
 

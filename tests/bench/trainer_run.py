@@ -88,12 +88,11 @@ def measured(
         folder = Path(name)
         (folder / "run.yaml").write_text(render(make_config(ports)))
         code, sampled = _wait_for_trainer(commands, folder, ports.replica_status if replica else None)
-        lines = (folder / "trainer.log").read_text(errors="replace").splitlines()
+        lines = _lines(folder / "trainer.log")
         followed = sum("serving the policy of step" in line for line in _lines(folder / "replica.log"))
         if code or os.environ.get("BENCH_LOGS"):
             for part in commands:
-                tail = (folder / f"{part}.log").read_text(errors="replace").splitlines()[-30:]
-                print(f"--- {part}", *tail, sep="\n", file=sys.stderr, flush=True)
+                print(f"--- {part}", *_lines(folder / f"{part}.log")[-30:], sep="\n", file=sys.stderr, flush=True)
     if code:
         raise SystemExit(f"the trainer ended with exit code {code}")
     figures = _from_log([json.loads(line) for line in lines if line.startswith("{")])
