@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 T = TypeVar("T")
 BeforeWait = Callable[[Exception, float], None]
 LONGEST_RETRY_AFTER: Final = 600.0  # seconds
+_TLS_MODE: Final = re.compile(r" ssl:(?:\w+|<[^>]*>)(?= \[)")  # in every connection error of aiohttp
 _jitter = random.Random()  # noqa: S311 - spreads retries, keeps no secret
 
 
@@ -61,8 +63,8 @@ async def retrying(
 
 
 def reason_of(error: Exception) -> str:
-    """Some errors, timeouts among them, have no message."""
-    return str(error) or type(error).__name__
+    """For people. Some errors, timeouts among them, have no message."""
+    return _TLS_MODE.sub("", str(error)) or type(error).__name__
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -19,6 +19,7 @@ from clotho.cluster.outcomes import (
     Undecodable,
     from_answer,
 )
+from clotho_contract.retry import reason_of
 
 JSON: Final = "application/json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML: the server takes it under this name
@@ -121,7 +122,7 @@ class ApiClient:
             self._credentials.forget_token()  # a rotated one: the next attempt reads it again
             raise
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise Transient(f"get {path}", str(error) or type(error).__name__) from error
+            raise Transient(f"get {path}", reason_of(error)) from error
 
     @asynccontextmanager
     async def open_channels(
@@ -141,7 +142,7 @@ class ApiClient:
         except aiohttp.WSServerHandshakeError as error:
             raise from_answer(f"exec {path}", error.status, Status(message=error.message), None) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise Transient(f"exec {path}", str(error) or type(error).__name__) from error
+            raise Transient(f"exec {path}", reason_of(error)) from error
 
     async def _send(
         self,
@@ -169,7 +170,7 @@ class ApiClient:
                 raw = await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._on_answer(verb, "error")
-            raise Transient(f"{verb} {path}", str(error) or type(error).__name__) from error
+            raise Transient(f"{verb} {path}", reason_of(error)) from error
         self._on_answer(verb, str(answer.status))
         if answer.status < 400:
             return raw

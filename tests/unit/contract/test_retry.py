@@ -1,6 +1,10 @@
 """Retries: as long as an error is transient, ever more slowly, until the caller gives up."""
 
+import ssl
+
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from clotho_contract.retry import Backoff, TransientError, reason_of, retry_after, retrying
 
@@ -74,3 +78,10 @@ def test_retry_after_header_is_parsed(header: str | None, seconds: float | None)
 
 def test_every_error_has_a_reason() -> None:
     assert [reason_of(error) for error in (TimeoutError(), OSError("reset"))] == ["TimeoutError", "reset"]
+
+
+@pytest.mark.parametrize("tls", [True, False, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)])
+def test_a_failed_connection_does_not_show_its_tls_context(tls: bool | ssl.SSLContext) -> None:
+    key = ConnectionKey("absent.example", 443, True, tls, None, None, None)
+    error = aiohttp.ClientConnectorError(key, OSError(111, "Connection refused"))
+    assert reason_of(error) == "Cannot connect to host absent.example:443 [Connection refused]"

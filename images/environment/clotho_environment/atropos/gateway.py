@@ -146,7 +146,7 @@ class Gateway:
             async with asyncio.timeout(5):
                 await self._send("api", "POST", "/disconnect-env", msgspec.json.encode(EnvIdentifier(self._env_id)))
         except (aiohttp.ClientError, TimeoutError) as error:
-            log.warning("failed to deregister from the API server: %s", error)
+            log.warning("failed to deregister from the API server: %s", reason_of(error))
 
     async def _register(self, request: web.Request) -> web.Response:
         self._registration = await request.read()

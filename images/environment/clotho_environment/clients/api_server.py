@@ -130,7 +130,7 @@ class ApiServer:
             async with asyncio.timeout(5):
                 await self._call_once("POST", "/disconnect-env", body)
         except (*_LOST, _UnknownEnvironmentError, ApiServerRefusedError) as error:
-            log.warning("failed to deregister from the API server: %s", error)
+            log.warning("failed to deregister from the API server: %s", reason_of(error))
 
     async def _call_registered(
         self, method: str, path: str, body_for: Callable[[int], bytes], headers: Mapping[str, str] = _NO_HEADERS

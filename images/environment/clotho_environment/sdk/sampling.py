@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 
 from clotho_contract.names import POLICY_VERSION_HEADER
-from clotho_contract.retry import TransientError, retry_after, retrying
+from clotho_contract.retry import TransientError, reason_of, retry_after, retrying
 from clotho_environment.sdk.bodies import read_answer
 from clotho_environment.sdk.completion import AnswerError, Completion, Message, read_generate, read_openai
 from clotho_environment.sdk.conversation import Conversation
@@ -179,7 +179,7 @@ class SamplingClient:
             async with self._session.post(server.url + path, data=body, headers=headers) as response:
                 answer = await read_answer(response)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise self._setback(server, f"{type(error).__name__}: {error}") from error
+            raise self._setback(server, reason_of(error)) from error
         if response.status == 429 or response.status >= 500:
             raise self._setback(server, f"{response.status} {_excerpt(answer)}", retry_after(response.headers))
         self._routes.answered(server)

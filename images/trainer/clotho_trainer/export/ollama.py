@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from clotho_contract.exports import ExportedFile
+from clotho_contract.retry import reason_of
 from clotho_contract.settings import Ollama
 from clotho_trainer.export.modelfile import Conversation
 from clotho_trainer.failures import TrainerError
@@ -96,8 +97,8 @@ class OllamaServer:
                     raise
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 if not left:
-                    problem = str(error) or type(error).__name__
-                    raise TrainerError("DependencyUnavailable", f"Ollama at {self._url}: {problem}") from error
+                    problem = f"Ollama at {self._url}: {reason_of(error)}"
+                    raise TrainerError("DependencyUnavailable", problem) from error
             await asyncio.sleep(_PAUSE)
 
 

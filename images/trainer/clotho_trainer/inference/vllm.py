@@ -18,6 +18,7 @@ from msgspec import Struct
 from clotho_contract.config import RunConfig
 from clotho_contract.lines import lines_of
 from clotho_contract.names import TOKEN_VARIABLES
+from clotho_contract.retry import reason_of
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.hardware import gpus
 from clotho_trainer.inference.core.engine import (
@@ -230,7 +231,7 @@ class VllmEngine:
             async with self._session.request(method, self._url + path, json=body) as response:
                 answer = await response.read()
         except aiohttp.ClientError as error:
-            raise EngineBusyError(f"vLLM does not answer: {error}") from error
+            raise EngineBusyError(f"vLLM does not answer: {reason_of(error)}") from error
         if response.status >= 400:
             raise EngineBusyError(f"vLLM refused {path}: {response.status} {answer[:300].decode(errors='replace')}")
         return answer
