@@ -7,6 +7,7 @@ from typing import Any, Final
 import yaml
 
 from clotho.api.definitions import DEFINITIONS, Definition
+from clotho.api.forms import explain_patterns
 from clotho.api.names import GROUP, VERSION
 from clotho.api.rules import add_rules
 from clotho.api.schema import Schema, schema_of, without_defaults
@@ -49,6 +50,8 @@ def crd(definition: Definition) -> Schema:
 
 
 def _schema(definition: Definition) -> Schema:
+    spec = schema_of(definition.spec)
+    explain_patterns(spec)
     root = {
         "type": "object",
         "description": definition.description,
@@ -57,7 +60,7 @@ def _schema(definition: Definition) -> Schema:
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},  # a rule names it
-            "spec": schema_of(definition.spec),
+            "spec": spec,
             **({"status": _status(definition, definition.status)} if definition.status else {}),
         },
     }

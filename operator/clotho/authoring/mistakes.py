@@ -8,9 +8,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from clotho.api.networks import Cidr
+from clotho.api.forms import form_of
 from clotho.api.schema import Schema, schema_of
-from clotho.api.training_run import EnvironmentName, ObjectName, Quantity, Requirement
 from clotho_contract.nearest import nearest
 
 _SHOWN: Final = 60
@@ -25,19 +24,6 @@ _TYPES: Final[Mapping[str, str]] = {
     "boolean": "true or false",
     "array": "a list",
     "object": "an object with fields",
-}
-
-
-def _pattern(annotated: Any) -> str:
-    return str(annotated.__metadata__[0].pattern)
-
-
-_FORMS: Final[Mapping[str, str]] = {  # patterns that say less than an example
-    _pattern(Quantity): "a size such as 10Gi",
-    _pattern(ObjectName): "the name of an object: lower-case letters, digits, - and .",
-    _pattern(EnvironmentName): "a name of lower-case letters, digits and -",
-    _pattern(Cidr): "a network such as 203.0.113.0/24",
-    _pattern(Requirement): "a line such as rapidfuzz==3.14.5 --hash=sha256:... (see `pip hash`)",
 }
 
 
@@ -135,7 +121,7 @@ def _at(schema: Schema, value: Any, path: str) -> tuple[Schema, Any]:
 def _allowed(schema: Schema, value: Any) -> str:
     if "enum" in schema:
         return f"one of {', '.join(schema['enum'])}"
-    if isinstance(value, str) and (words := _FORMS.get(schema.get("pattern", ""))):
+    if isinstance(value, str) and (words := form_of(schema.get("pattern", ""))):
         return words
     return f"{_TYPES[schema['type']]}{' and'.join(_limits(schema, value))}"
 

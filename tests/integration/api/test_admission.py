@@ -154,7 +154,10 @@ REFUSED: list[tuple[Body, str]] = [
     ),
     (smallest(environments=[]), "spec.environments in body should have at least 1 items"),
     (smallest(environments=[{"name": "a"}, {"name": "a"}]), "Duplicate value"),
-    (smallest(environments=[{"name": "A_b"}]), "spec.environments[0].name in body should match"),
+    (
+        smallest(environments=[{"name": "A_b"}]),
+        'spec.environments[0].name: Invalid value: "A_b": must be a name of lower-case letters, digits and -',
+    ),
     (
         smallest(environments=[{"name": "a", "config": {"group_size": "8"}}]),
         "spec.environments[0].config.group_size in body must be of type integer",
@@ -167,7 +170,15 @@ REFUSED: list[tuple[Body, str]] = [
         smallest(storage={"claimName": "c", "ephemeral": True}),
         "storage.claimName and storage.ephemeral exclude each other",
     ),
-    (smallest(storage={"size": "lots"}), "spec.storage.size in body should match"),
+    (smallest(storage={"size": "lots"}), 'spec.storage.size: Invalid value: "lots": must be a size such as 10Gi'),
+    (
+        smallest(model={"name": "m", "secretName": "My_Token"}),
+        'spec.model.secretName: Invalid value: "My_Token": must be the name of an object: lower-case letters, digits',
+    ),
+    (
+        smallest(export={"ollama": {"url": "ollama:11434", "name": "ours"}}),
+        'spec.export.ollama.url: Invalid value: "ollama:11434": must be a URL that starts with http:// or https://',
+    ),
     (smallest(tracking={"wandb": {"project": "p"}}), "tracking.wandb.secretName is needed in mode online"),
     ({"environments": [{"name": "a"}], "training": {"steps": 1}}, "spec.model: Required value"),
 ]

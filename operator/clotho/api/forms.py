@@ -1,0 +1,43 @@
+"""What a text in a spec looks like, in words: where its pattern says less than an example."""
+
+from typing import Any, Final
+
+from clotho.api.networks import Cidr
+from clotho.api.rules import Rule
+from clotho.api.schema import Schema
+from clotho.api.training_run import EnvironmentName, ObjectName, Quantity, Requirement
+
+
+def _pattern(annotated: Any) -> str:
+    return str(annotated.__metadata__[0].pattern)
+
+
+_SHORT: Final = {
+    _pattern(Quantity): "a size such as 10Gi",
+    _pattern(ObjectName): "the name of an object: lower-case letters, digits, - and .",
+    _pattern(EnvironmentName): "a name of lower-case letters, digits and -",
+}
+_LONG: Final = {  # the API server estimates more than its limit for rules about these lists
+    _pattern(Cidr): "a network such as 203.0.113.0/24",
+    _pattern(Requirement): "a line such as rapidfuzz==3.14.5 --hash=sha256:... (see `pip hash`)",
+}
+
+
+def form_of(pattern: str) -> str:
+    """Empty where the pattern has to do."""
+    return _SHORT.get(pattern) or _LONG.get(pattern) or _url(pattern)
+
+
+def _url(pattern: str) -> str:
+    return "a URL that starts with http:// or https://" if "https?://" in pattern else ""
+
+
+def explain_patterns(schema: Schema) -> None:
+    """Rules at single texts take the place of patterns: the API server then answers with words."""
+    for inner in (*schema.get("properties", {}).values(), *filter(None, [schema.get("items")])):
+        explain_patterns(inner)
+    pattern = schema.get("pattern", "")
+    if words := _SHORT.get(pattern) or _url(pattern):
+        del schema["pattern"]
+        rule = Rule(rule=f"self.matches(r'{pattern}')", message=f"must be {words}")
+        schema["x-kubernetes-validations"] = [rule.render()]
