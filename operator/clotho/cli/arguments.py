@@ -187,7 +187,7 @@ def _logs(parser: Parser) -> None:
         metavar="COMPONENT",
         help=f"{', '.join(LOGGED_COMPONENTS)}; default: all",
     )
-    parser.take("-f", "--follow", action="store_true", help="print new lines until the pods end")
+    parser.take("-f", "--follow", action="store_true", help="print new lines of all pods until the run ends")
     parser.take("--since", type=seconds, metavar="TIME", help="only lines of the last 90s, 15m, 2h, 1d")
     parser.take("--tail", type=positive, metavar="LINES", help="only the last lines of each pod")
     parser.take(

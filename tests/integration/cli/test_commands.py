@@ -14,7 +14,7 @@ import yaml
 from clotho.cli.session.probe_pods import REACHED_BOTH
 from clotho_dev.cluster.control_plane import ControlPlane
 from clotho_dev.cluster.kubectl import Kubectl
-from rig.cluster_access import Body, ClusterAccess, eventually, run_manifest
+from rig.cluster_access import Body, ClusterAccess, component, eventually, run_manifest
 from rig.commands import Clotho
 from rig.fake_api import described
 from rig.fake_kubelet import FakeKubelet
@@ -269,6 +269,40 @@ async def test_missing_logs_are_reported_and_do_not_hang(
     logs = await clotho("run", "logs", "first", "-c", "trainer")
     assert logs.code == 0
     assert logs.err.startswith("trainer: ")
+
+
+async def test_logs_are_followed_from_before_the_first_pod_to_the_end_of_the_run(
+    clotho: Clotho,
+    control_plane: ControlPlane,
+    cluster: ClusterAccess,
+    kubelet: FakeKubelet,
+    operator: OperatorProcess,
+    manifest: str,
+) -> None:
+    await kubelet.serve_logs(control_plane.authority.issue_server("fake-kubelet", ["127.0.0.1"]))
+    kubelet.logs, kubelet.makes_ready = {"trainer": "first\n"}, False
+    await clotho("run", "start", "-f", manifest)
+    following = await asyncio.create_subprocess_exec(
+        *clotho.argv("run", "logs", "first", "-f"),
+        env=clotho.environment(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert following.stdout is not None
+    assert following.stderr is not None
+    async with asyncio.timeout(60):
+        assert await following.stderr.readline(), "what it waits for"
+        kubelet.makes_ready = True
+        assert await following.stdout.readline() == b"trainer  first\n"
+        await cluster.until_phase("Running", "first")
+        kubelet.logs["trainer"] = "second\n"
+        trainer = next(pod for pod in await cluster.pods("first") if component(pod) == "trainer")
+        await kubelet.fail(trainer)
+        assert await following.stdout.readline() == b"trainer  second\n"
+        kubelet.progress = FINISHED
+        _, last = await following.communicate()
+    assert following.returncode == 0
+    assert last.decode().splitlines()[-1] == "Completed all 100 steps; the final checkpoint is written."
 
 
 def operator_of_release(registry: str, tag: str) -> dict[str, Any]:

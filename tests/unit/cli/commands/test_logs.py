@@ -9,6 +9,7 @@ import pytest
 from clotho.cli import arguments
 from clotho.cli.commands import logs
 from clotho.cli.failure import Exit
+from clotho.cluster.outcomes import Transient
 from rig.fake_api import NAMESPACE, FakeApi
 
 POD = f"/api/v1/namespaces/{NAMESPACE}/pods/t"
@@ -57,7 +58,7 @@ async def test_json_is_one_object_a_line(api: FakeApi, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "query"),
     [
-        (["-f"], {"container": "main", "follow": "true"}),
+        ([], {"container": "main"}),
         (["--since", "15m", "--tail", "3"], {"container": "main", "sinceSeconds": "900", "tailLines": "3"}),
     ],
 )
@@ -73,3 +74,33 @@ async def test_options_reach_the_api_server(
     monkeypatch.setattr(api, "stream", note)
     await logs.logs(options(*words), api.workspace)
     assert queries == [query]
+
+
+async def test_a_run_is_followed_from_its_first_pod_through_lost_connections_to_its_end(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logs, "POLL_SECONDS", 0)
+    api.objects[POD]["metadata"]["uid"] = "1"
+    run = api.objects[f"{api.workspace.folder('TrainingRun')}/mine"]
+    run["status"] = {"phase": "Starting", "message": "Pulling the image."}
+    queries: list[Mapping[str, str]] = []
+
+    def note(message: str) -> None:
+        """The pod starts once there is something to wait for."""
+        print(f"({message})")
+        api.objects[POD]["status"] = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+
+    async def stream(path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
+        queries.append(params)
+        yield f"line {len(queries)}\n".encode()
+        if len(queries) == 1:
+            raise Transient(f"get {path}", "Server disconnected")
+        run["status"] = {"phase": "Completed", "message": "Completed."}
+
+    monkeypatch.setattr(logs.output, "note", note)
+    monkeypatch.setattr(api, "stream", stream)
+    assert await logs.logs(options("-f", "--tail", "3"), api.workspace) == Exit.OK
+    shown = ["(Pulling the image.)", "trainer  line 1", "(trainer: Server disconnected)", "trainer  line 2"]
+    assert capsys.readouterr().out.splitlines() == [*shown, "(Completed.)"]
+    follow = {"container": "main", "follow": "true"}
+    assert queries == [{**follow, "tailLines": "3"}, {**follow, "sinceSeconds": "1"}]
