@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from clotho.api.names import RUN_LABEL
 from clotho.cli.terminal import view
 from clotho.cli.terminal.screen import Screen, terminal_width
 from clotho.workspace.progress import rewards_of
@@ -81,9 +82,9 @@ def start_run(kubectl: Kubectl) -> None:
 
 
 def remove_run(kubectl: Kubectl) -> None:
-    """The namespace stays: Kubernetes would wait for half of the pods' grace period before it deletes it."""
+    """With its claim. The namespace stays: other runs may be there, and its deletion waits for pods' grace periods."""
     kubectl.run("delete", "trainingrun", RUN, "--ignore-not-found", "--timeout=60s", timeout=70)
-    kubectl.run("delete", "pvc", "--all", "--timeout=60s", timeout=70)
+    kubectl.run("delete", "pvc", f"--selector={RUN_LABEL}={RUN}", "--timeout=60s", timeout=70)
 
 
 def watch(kubectl: Kubectl) -> dict[str, Any]:
