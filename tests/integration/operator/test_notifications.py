@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -11,18 +11,27 @@ from aiohttp import web
 
 from clotho.cluster.notifications import Notifier
 from clotho.plan.model import Event
+from rig.cluster_access import ClusterAccess, component, eventually
+from rig.fake_kubelet import FakeKubelet
 from rig.objects import a_run
+from rig.operator_process import OperatorProcess
 
 SECRET = "T000-B000-a-secret-path"
+TRAINING = {"state": "training", "step": 1, "totalSteps": 100, "registered": True, "serving": True}
+FINISHED = {"state": "finished", "step": 100, "totalSteps": 100, "checkpoint": {"step": 100, "path": "/ckpt/100"}}
+StartOperator = Callable[..., Awaitable[OperatorProcess]]
 
 
 class Hook:
     def __init__(self) -> None:
-        self.received: list[object] = []
+        self.received: list[dict[str, str]] = []
         self.status = 200
         self.hold = asyncio.Event()
         self.hold.set()
         self.url = ""
+
+    def texts(self) -> list[str]:
+        return [each["text"] for each in self.received]
 
     async def handle(self, request: web.Request) -> web.Response:
         await self.hold.wait()
@@ -61,13 +70,42 @@ async def test_ends_and_stalls_are_sent_as_slack_reads_them(hook: Hook, tmp_path
     for reason in ("Starting", "Running", "Failed", "Restarting", "Stalled", "Completed"):
         sender.announce(a_run(), event(reason))
     await sender.drain(10)
-    texts = sorted(each["text"] for each in hook.received)  # type: ignore[index]
-    assert texts == [
+    assert sorted(hook.texts()) == [
         "Training run ns/r completed: The trainer is gone.",
         "Training run ns/r failed: The trainer is gone.",
         "Training run ns/r stalled: The trainer is gone.",
     ]
     assert outcomes == ["sent"] * 3
+
+
+async def test_the_operator_announces_each_stall_and_end_once(
+    cluster: ClusterAccess, kubelet: FakeKubelet, start_operator: StartOperator, hook: Hook, tmp_path: Path
+) -> None:
+    file = tmp_path / "url"
+    file.write_text(hook.url)
+    operator = await start_operator(CLOTHO_NOTIFICATIONS_URL_FILE=str(file))
+    await cluster.create_run("learns", stall={"afterSeconds": 2, "action": "Report"})
+    await cluster.until("stalled", lambda run: "stall" in run["status"], "learns")
+    kubelet.progress = FINISHED
+    await cluster.until_phase("Completed", "learns")
+
+    kubelet.progress = TRAINING
+    await cluster.create_run("breaks")
+    await cluster.until_phase("Running", "breaks")
+    trainer = next(pod for pod in await cluster.pods("breaks") if component(pod) == "trainer")
+    await kubelet.fail(trainer, message='{"reason": "InvalidConfig", "message": "no such model: Qwen/Qwen9"}')
+    await cluster.until_phase("Failed", "breaks")
+
+    async def received() -> tuple[bool, list[str]]:
+        return len(hook.received) >= 3, hook.texts()
+
+    stalled, completed, failed = await eventually("announced", received)
+    run = f"Training run {cluster.namespace}"
+    assert stalled.startswith(f"{run}/learns stalled: No step since 20")
+    assert completed.startswith(f"{run}/learns completed: Completed all 100 steps")
+    assert failed.startswith(f"{run}/breaks failed: ")
+    assert "no such model: Qwen/Qwen9" in failed
+    assert await operator.metric('clotho_notifications_total{outcome="sent"}') == 3
 
 
 async def test_no_caller_waits_for_a_webhook_that_hangs(hook: Hook, tmp_path: Path) -> None:
