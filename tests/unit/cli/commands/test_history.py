@@ -30,7 +30,7 @@ def options(*words: str) -> argparse.Namespace:
 @pytest.fixture
 def api() -> FakeApi:
     fake = FakeApi()
-    fake.add("TrainingRun", "mine", {}, {"attempt": 2})
+    fake.add("TrainingRun", "mine", {}, {"attempt": 2, "phase": "Completed"})
     return fake
 
 
