@@ -9,6 +9,7 @@ from msgspec import structs
 
 from clotho_contract.config import ConfigError, Endpoints, EnvironmentConfig, RunConfig, RunIdentity
 from clotho_contract.inline import Dataset, Inline, Measure, Rewards, Tools
+from clotho_contract.policy_updates import LOAD_VALID_SECONDS, Load
 from clotho_contract.progress import CheckpointInfo
 from clotho_contract.settings import Inference, Lora, Model, Training, Vllm, WorldModel
 from clotho_contract.termination import Termination
@@ -16,6 +17,7 @@ from clotho_trainer.failures import TrainerError, classify, exit_code
 from clotho_trainer.hardware.processors import available_processors, thread_count
 from clotho_trainer.process import preflight
 from clotho_trainer.reporting.board import Board
+from clotho_trainer.reporting.waiting import Waiting, occupancy
 from clotho_trainer.training.schedule import learning_rate
 
 
@@ -270,3 +272,36 @@ def test_the_share_of_a_step_spent_waiting_and_how_full_the_engine_was_meanwhile
     clock.now = 10
     board.report(2, board.waiting.take())
     assert (board.progress.waiting_share, board.progress.occupancy) == (0.0, None), "it did not wait"
+
+
+@pytest.mark.parametrize(
+    ("engines", "expected"),
+    [
+        ([Load(4, 8)], 0.5),
+        ([Load(20, 8)], 1.0),
+        ([Load(20, 8), Load(0, 8)], 0.5),  # what waits for one engine leaves the other free
+        ([Load(0, 8), Load(24, 24)], 0.75),
+        ([Load(0, 0), Load(6, 8)], 0.75),  # sharded ranks do not generate
+        ([Load(0, 0)], 1.0),
+        ([], 1.0),
+    ],
+)
+def test_occupancy_is_that_of_all_engines(engines: list[Load], expected: float) -> None:
+    assert occupancy(engines) == expected
+
+
+def test_occupancy_follows_the_reports_of_replicas_until_they_are_silent() -> None:
+    clock = Clock()
+    waiting = Waiting(8, clock, ranks=2)
+    waiting.enter(is_waiting=True)
+    waiting.count_sequences(4)
+    clock.now = 4
+    waiting.count_replica("0", Load(16, 16))  # two ranks half full until now
+    clock.now = 8
+    waiting.count_replica("0", Load(0, 16))  # of 32 rows 24 were in use
+    clock.now = 12
+    assert waiting.take()["occupancy"] == pytest.approx((0.5 + 0.75 + 0.25) / 3)
+    clock.now = 9 + LOAD_VALID_SECONDS
+    waiting.take()
+    clock.now += 1
+    assert waiting.take()["occupancy"] == 0.5, "it does not serve any more"

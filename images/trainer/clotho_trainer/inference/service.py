@@ -21,17 +21,17 @@ class InFlight:
     """Completions that are being generated or wait for it. Each takes memory, however short the request was."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
 
     @contextmanager
     def holding(self, n: int) -> Iterator[None]:
-        if self._count + n > _MOST_IN_FLIGHT:
-            raise EngineBusyError(f"{self._count} completions are in flight; the limit is {_MOST_IN_FLIGHT}")
-        self._count += n
+        if self.count + n > _MOST_IN_FLIGHT:
+            raise EngineBusyError(f"{self.count} completions are in flight; the limit is {_MOST_IN_FLIGHT}")
+        self.count += n
         try:
             yield
         finally:
-            self._count -= n
+            self.count -= n
 
 
 @dataclass(frozen=True)

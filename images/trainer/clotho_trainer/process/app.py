@@ -66,7 +66,7 @@ async def train(options: Options) -> Termination:
     try:
         config = preflight.checked(run_config.load(options.config), ranks=options.place.size)
         token = _token(config)
-        board = Board(config.training.steps, config.stall_after_seconds, rows=config.inference.max_batch_size)
+        board = _board(config, options.place.size)
         async with AsyncExitStack() as stack:
             data = Path(os.environ.get(DATA_VARIABLE, str(DATA_PATH)))
             inference = InferenceServer(*inference_tokens(token))
@@ -144,7 +144,7 @@ class _Rank:
         token = os.environ.get(INFERENCE_TOKEN_VARIABLE, "")
         if not token or self.config.training.backend == "tinker":
             return lambda _: None
-        server = PolicyServer(token)
+        server = PolicyServer(token, self.board.waiting.count_replica)
         port = listening(server.application(), self.options.host, self.options.policy_port)
         await self.stack.enter_async_context(port)
         return server.publish
@@ -163,6 +163,13 @@ async def _source(
     session = await stack.enter_async_context(aiohttp.ClientSession())
     api = ApiServer(session, config.endpoints.api_server, token, config.stall_after_seconds, stop)
     return LeaseSource(api, config, str(checkpoints.folder))
+
+
+def _board(config: RunConfig, size: int) -> Board:
+    serving = config.endpoints.serving_ranks
+    ranks = size if serving is None else serving
+    rows = config.inference.max_batch_size
+    return Board(config.training.steps, config.stall_after_seconds, rows=rows, ranks=ranks)
 
 
 def _service(config: RunConfig, backend: Backend, board: Board) -> Service:

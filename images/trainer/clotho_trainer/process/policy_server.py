@@ -1,4 +1,5 @@
-"""The policy port of rank 0: inference replicas wait here for the next version of the trained parameters.
+"""The policy port of rank 0: inference replicas wait here for the next version of the trained parameters, and report
+their load.
 
 A version is copied once, when the first replica asks for it, and sent to all of them. Besides the newest there is at
 most one older copy, for as long as it is being sent.
@@ -7,18 +8,33 @@ most one older copy, for as long as it is being sent.
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import msgspec
 from aiohttp import web
 
+from clotho_contract import untrusted
 from clotho_contract.access import is_accepted, presented_token
 from clotho_contract.names import POLICY_VERSION_HEADER
-from clotho_contract.policy_updates import AFTER, ATTEMPT, ATTEMPT_HEADER, DIGEST_HEADER, HOLD_SECONDS, POLICY_PATH
+from clotho_contract.policy_updates import (
+    AFTER,
+    ATTEMPT,
+    ATTEMPT_HEADER,
+    DIGEST_HEADER,
+    HOLD_SECONDS,
+    LOAD_PATH,
+    POLICY_PATH,
+    REPLICA,
+    Load,
+)
 from clotho_trainer.training.backend import Backend
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
 _CHUNK = 2**20
+_LONGEST_INDEX = 6  # digits of a replica's
 _COPIES = 2
 _SENDING_SECONDS = 900.0  # a replica that takes longer starts again with a newer version
 
@@ -34,8 +50,9 @@ class _Copy:
 class PolicyServer:
     """Listens from the start; answers 503 until there is a backend."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, count_replica: Callable[[str, Load], None] = lambda _name, _load: None) -> None:
         self._token = token
+        self._count_replica = count_replica
         self._hold_seconds = HOLD_SECONDS
         self._attempt = secrets.token_hex(8)
         self._backend: Backend | None = None
@@ -44,8 +61,9 @@ class PolicyServer:
         self._changed = asyncio.Event()  # a new one after each change
 
     def application(self) -> web.Application:
-        app = web.Application()
+        app = web.Application(middlewares=[self._guard])
         app.router.add_get(POLICY_PATH, self._policy)
+        app.router.add_post(LOAD_PATH, self._load)
         return app
 
     def publish(self, backend: Backend) -> None:
@@ -53,9 +71,24 @@ class PolicyServer:
         self._backend = backend
         self._announce()
 
-    async def _policy(self, request: web.Request) -> web.StreamResponse:
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not is_accepted(presented_token(request.headers.get("Authorization")), (self._token,)):
             return web.json_response({"detail": "the token of the inference replicas is missing or wrong"}, status=401)
+        return await handler(request)
+
+    async def _load(self, request: web.Request) -> web.Response:
+        name = request.query.get(REPLICA, "")
+        try:
+            load = untrusted.decode(await request.read(), Load)
+        except msgspec.MsgspecError as error:
+            return web.json_response({"detail": str(error)}, status=400)
+        if not name.isdecimal() or len(name) > _LONGEST_INDEX:
+            return web.json_response({"detail": f"{REPLICA} is not the index of a replica"}, status=400)
+        self._count_replica(name, load)
+        return web.Response(status=204)
+
+    async def _policy(self, request: web.Request) -> web.StreamResponse:
         backend = self._backend
         if backend is None:
             detail = {"detail": "the trainer is still loading"}

@@ -16,10 +16,12 @@ from msgspec import structs
 from clotho_contract import config as run_config
 from clotho_contract.config import RunConfig
 from clotho_contract.names import DATA_PATH, DATA_VARIABLE, REPLICA_VARIABLE, TOKEN_VARIABLE
+from clotho_contract.policy_updates import Load
 from clotho_contract.serving import add_health_routes
 from clotho_contract.termination import Termination
 from clotho_trainer.failures import TrainerError, classify
 from clotho_trainer.hardware import gpus
+from clotho_trainer.inference.load_reports import report_load
 from clotho_trainer.inference.server import InferenceServer
 from clotho_trainer.inference.service import Service
 from clotho_trainer.process import preflight
@@ -131,15 +133,18 @@ class _Replica:
             await policy.engine.start()
         self._stack.push_async_callback(policy.engine.stop)
         self._engine = policy.engine
-        self._follower = await self._make_follower(policy)
+        headers = {"Authorization": f"Bearer {self._token}"}
+        session = await self._stack.enter_async_context(aiohttp.ClientSession(headers=headers))
+        self._follower = self._make_follower(policy, session)
         self._inference.service = self._service(policy)
         await self._follower.follow(policy.engine)
 
-    async def _make_follower(self, policy: _Policy) -> "PolicyFollower":
+    def _make_follower(self, policy: _Policy, session: aiohttp.ClientSession) -> "PolicyFollower":
         from clotho_trainer.inference.following import PolicyFollower
+        index = os.environ.get(REPLICA_VARIABLE, "0")
+        reports = asyncio.create_task(report_load(session, config.endpoints.policy, index, self._load))
+        self._stack.callback(reports.cancel)
 
-        headers = {"Authorization": f"Bearer {self._token}"}
-        session = await self._stack.enter_async_context(aiohttp.ClientSession(headers=headers))
         training, trainer = self._config.training, self._config.endpoints.policy
         follower = PolicyFollower(session, trainer, policy.live, policy.names, max_staleness=training.max_staleness)
         self._metrics.version.set_function(lambda: follower.position.version or 0)
@@ -162,6 +167,12 @@ class _Replica:
         app = web.Application()
         add_health_routes(app, healthy=self._unhealthy, ready=self._unready, registry=self._metrics.registry)
         return app
+    def _load(self) -> Load | None:
+        service = self._inference.service
+        if service is None or self._unready():
+            return None
+        return Load(service.in_flight.count, self._config.inference.max_batch_size)
+
 
     def _unhealthy(self) -> str | None:
         return self._engine.problem() if self._engine else None

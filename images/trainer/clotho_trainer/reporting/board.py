@@ -33,7 +33,9 @@ class Board:
         clock: Callable[[], float] = time.monotonic,
         *,
         rows: int = 1,
+        ranks: int = 1,
     ) -> None:
+        """`rows` of an engine, and `ranks` with an engine."""
         self.progress = Progress(state="loading", step=0, total_steps=total_steps)
         self.registry = CollectorRegistry()
         self._waiting_for = "the model to load"
@@ -42,7 +44,7 @@ class Board:
         self.figures: Mapping[str, float] = {}  # of the last step
         self._stall_seconds = stall_seconds
         self._clock = clock
-        self.waiting = Waiting(rows, clock)
+        self.waiting = Waiting(rows, clock, ranks)
         self.recorder = Recorder()
         self._step_began: float | None = None
         self._history_stride = 1
