@@ -133,6 +133,9 @@ VLLM_RANKS: Final = (
     "inference.engine vllm serves one rank: trainer.replicas must be 1 and trainer.gpus at most "
     "inference.vllm.tensorParallel; the other engines serve from every rank"
 )
+SERVER_WEIGHTS: Final = (
+    "inference.vllm.mode server serves adapters only: training.lora.rank must be at least 1, or the mode colocate"
+)
 TINKER_REPLICAS: Final = "training.backend tinker serves the policy by itself: inference.replicas must be 0"
 INLINE_REPLICAS: Final = "inline runs sample inside the trainer: inference.replicas must be 0"
 SERVER_REPLICAS: Final = (
@@ -284,6 +287,12 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             "|| (self.trainer.replicas == 1 && self.trainer.gpus <= self.inference.vllm.tensorParallel)",
             message=VLLM_RANKS,
             field="trainer",
+        ),
+        Rule(
+            rule="self.inference.engine != 'vllm' || self.inference.vllm.mode == 'colocate' "
+            "|| self.training.lora.rank > 0",
+            message=SERVER_WEIGHTS,
+            field="inference",
         ),
         *_REPLICA_RULES,
         *_SHARDING_RULES,

@@ -9,6 +9,7 @@ from clotho.api.rules import (
     QUANTIZED_REPLICAS,
     REPLICA_GPUS,
     SERVER_REPLICAS,
+    SERVER_WEIGHTS,
     SHARDED_DTYPE,
     SHARDED_INFERENCE,
     SHARDED_QUANTIZATION,
@@ -95,6 +96,8 @@ def _sharding_problems(spec: TrainingRunSpec) -> Iterator[str]:
 def _replica_problems(spec: TrainingRunSpec) -> Iterator[str]:
     inference = spec.inference
     is_vllm = inference.engine == "vllm"
+    if is_vllm and inference.vllm.mode == "server" and spec.training.lora.rank == 0:
+        yield SERVER_WEIGHTS
     if inference.replicas:
         if spec.training.backend == "tinker":
             yield TINKER_REPLICAS

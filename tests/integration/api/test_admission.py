@@ -130,6 +130,10 @@ REFUSED: list[tuple[Body, str]] = [
         smallest(inference={"replicas": 1, "engine": "vllm", "vllm": {"mode": "server"}}),
         "inference.replicas start a vLLM of their own",
     ),
+    (
+        smallest(training={"steps": 1, "lora": {"rank": 0}}, inference={"engine": "vllm", "vllm": {"mode": "server"}}),
+        "inference.vllm.mode server serves adapters only",
+    ),
     (smallest(inference={"gpus": 2}), "inference.gpus: a replica uses one GPU at most"),
     (
         smallest(inference={"gpus": 1, "engine": "vllm", "vllm": {"tensorParallel": 2}}),

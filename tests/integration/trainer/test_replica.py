@@ -14,13 +14,15 @@ import torch
 from msgspec import structs
 
 from clotho_contract.names import POLICY_VERSION_HEADER
-from clotho_contract.policy_updates import ATTEMPT_HEADER
+from clotho_contract.policy_updates import ATTEMPT_HEADER, Load
 from clotho_contract.settings import Inference, Lora
 from clotho_dev.ports import free_port
 from clotho_trainer.failures import TrainerError
+from clotho_trainer.inference import load_reports
 from clotho_trainer.inference.core.engine import Engine, Request, Sampling
 from clotho_trainer.inference.following import PolicyFollower, _Update
-from clotho_trainer.inference.vllm import VllmEngine, command_line
+from clotho_trainer.inference.load_reports import report_load
+from clotho_trainer.inference.vllm.engine import VllmEngine, command_line
 from clotho_trainer.model import serving
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.tokenizer import load_tokenizer
@@ -139,6 +141,25 @@ async def test_the_policy_port_requires_its_token_and_holds_a_request_until_ther
             assert (second.status, second.headers[POLICY_VERSION_HEADER]) == (200, "1")
 
 
+async def test_a_replica_reports_its_load_while_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_reports, "LOAD_SECONDS", 0.01)
+    taken: list[tuple[str, Load]] = []
+    server, port = PolicyServer(TOKEN, lambda name, load: taken.append((name, load))), free_port()
+    trainer, loads = f"http://127.0.0.1:{port}", iter([None, Load(1, 8), None, Load(3, 8)])
+    async with listening(server.application(), "127.0.0.1", port), aiohttp.ClientSession() as session:
+        for body, status in ((b'{"sequences": 1, "rows": 8}', 401), (b"", 401)):
+            async with session.post(f"{trainer}/load?replica=0", data=body) as refused:
+                assert refused.status == status, "it requires the token"
+        session.headers["Authorization"] = f"Bearer {TOKEN}"
+        for path, body in (("0", b'{"sequences": -1, "rows": 8}'), ("../0", b'{"sequences": 1, "rows": 8}')):
+            async with session.post(f"{trainer}/load", params={"replica": path}, data=body) as refused:
+                assert refused.status == 400
+        task = asyncio.create_task(report_load(session, trainer, "7", lambda: next(loads, None)))
+        await until(lambda: len(taken) == 2)
+        task.cancel()
+    assert taken == [("7", Load(1, 8)), ("7", Load(3, 8))]
+
+
 async def test_a_slow_replica_holds_back_no_more_than_one_older_copy(model: Path, tmp_path: Path) -> None:
     trainer = backend(config(model), tmp_path)
     server = PolicyServer(TOKEN)
@@ -174,7 +195,7 @@ async def test_vllm_gets_the_adapters_without_the_base_being_loaded(model: Path,
     policy, names = serving.load_adapters(settings.model, settings.training.lora)
     assert {parameter.device.type for name, parameter in policy.named_parameters() if name not in names} == {"meta"}
     live = LiveWeights(policy, load_tokenizer(settings.model))
-    command = [sys.executable, str(STAND_IN), *command_line(settings, 5, 64, free_port())[2:]]
+    command = [sys.executable, str(STAND_IN), *command_line(settings, 64, free_port())[2:]]
     engine = VllmEngine(settings, live, tmp_path / "adapters", 64, command)
     await engine.start()
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -15,7 +16,8 @@ from clotho_contract.config import RunConfig
 from clotho_contract.settings import Inference, Vllm
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import EngineBusyError, Request, Sampling
-from clotho_trainer.inference.vllm import VllmEngine, _completion_request, command_line
+from clotho_trainer.inference.vllm.completions import completion_request
+from clotho_trainer.inference.vllm.engine import VllmEngine, command_line
 from clotho_trainer.model.live import LiveWeights
 from integration.trainer.tiny import backend, config
 
@@ -27,7 +29,7 @@ def stand_in(settings: Any, *more: str) -> list[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    real = command_line(settings, adapters=5, context=64, port=port)
+    real = command_line(settings, context=64, port=port)
     return [sys.executable, str(STAND_IN), *real[2:], *more]
 
 
@@ -51,7 +53,7 @@ async def engine(live: LiveWeights, model: Path, tmp_path: Path) -> AsyncIterato
 
 
 def test_command_line_follows_the_config(model: Path) -> None:
-    line = " ".join(command_line(config(model), adapters=5, context=9000))
+    line = " ".join(command_line(config(model), context=9000))
     assert line.startswith(f"vllm serve {model} --revision main --dtype float32 --host 127.0.0.1")
     for part in ("--enable-lora", "--max-lora-rank 8", "--max-loras 5", "--logprobs-mode processed_logprobs"):
         assert part in line
@@ -65,7 +67,7 @@ def test_decoding_leaves_the_modules_to_the_training(live: LiveWeights, model: P
 
 def test_its_options_are_passed_on(model: Path) -> None:
     settings = with_vllm(config(model), memory_share=0.5, tensor_parallel=2)
-    line = " ".join(command_line(settings, adapters=5, context=9000))
+    line = " ".join(command_line(settings, context=9000))
     assert "--gpu-memory-utilization 0.5 --tensor-parallel-size 2" in line
 
 
@@ -74,7 +76,8 @@ async def test_an_external_server_gets_adapters_on_a_shared_volume_and_is_cleane
 ) -> None:
     settings = config(model)
     command = stand_in(settings)
-    server = await asyncio.create_subprocess_exec(*command)
+    updating = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    server = await asyncio.create_subprocess_exec(*command, env=os.environ | updating)
     try:
         url = f"http://127.0.0.1:{command[command.index('--port') + 1]}"
         shared = with_vllm(settings, mode="server", url=url, adapter_path=str(tmp_path / "shared"), max_length=32)
@@ -118,7 +121,7 @@ def test_every_sampling_field_is_passed_on() -> None:
     sampling = Sampling(
         min_p=0.1, presence_penalty=0.2, frequency_penalty=0.3, repetition_penalty=1.1, logit_bias=((5, 2.0),), seed=9
     )
-    body = _completion_request(Request((5,), sampling), "policy-v0", 64)
+    body = completion_request(Request((5,), sampling), "policy-v0", 64)
     assert {name: body[name] for name in ("min_p", "presence_penalty", "frequency_penalty", "seed")} == {
         "min_p": 0.1,
         "presence_penalty": 0.2,

@@ -143,6 +143,7 @@ def test_good_specs_have_no_problems(case: str) -> None:
 
 
 SHARDED = {"gpus": 2, "sharding": "fsdp"}
+FULL = {"steps": 1, "lora": {"rank": 0}}
 VLLM_SERVER = {"mode": "server", "url": "http://vllm", "adapterPath": "/adapters"}
 BAD: list[tuple[Body, str]] = [
     (
@@ -181,6 +182,10 @@ BAD: list[tuple[Body, str]] = [
     (
         {"inference": {"replicas": 1, "engine": "vllm", "vllm": {"mode": "server"}}},
         "with inference.vllm.mode server, inference.replicas must be 0",
+    ),
+    (
+        {"training": FULL, "inference": {"engine": "vllm", "vllm": VLLM_SERVER}},
+        "inference.vllm.mode server serves adapters only: training.lora.rank must be at least 1",
     ),
     ({"inference": {"gpus": 2}}, "inference.gpus: a replica uses one GPU at most"),
     ({"inference": {"gpus": 1, "engine": "vllm", "vllm": {"tensorParallel": 2}}}, "inference.gpus: a replica uses one"),
@@ -241,6 +246,7 @@ def test_an_inline_run_has_one_rank(trainer: Body) -> None:
         ({"trainer": SHARDED, "inference": {"replicas": 1}}, 2),
         ({"trainer": SHARDED, "inference": {"engine": "vllm", "replicas": 1, "vllm": {"tensorParallel": 4}}}, 2),
         ({"trainer": SHARDED, "inference": {"engine": "vllm", "vllm": VLLM_SERVER}}, 2),
+        ({"trainer": SHARDED, "inference": {"engine": "vllm", "replicas": 2}, "training": FULL}, 2),
     ],
 )
 def test_replicas_and_gpus_give_the_ranks(changes: Body, ranks: int) -> None:

@@ -172,6 +172,14 @@ def test_sharding_that_cannot_work_is_refused(changes: dict[str, Any], ranks: in
     assert caught.value.message == sentence
 
 
+def test_all_weights_are_served_by_a_vllm_of_the_pod_only() -> None:
+    full = config(training=Training(steps=10, lora=Lora(rank=0)))
+    preflight.checked(structs.replace(full, inference=Inference(engine="vllm")))
+    server = Inference(engine="vllm", vllm=Vllm(mode="server", url="http://v", adapter_path="/a"))
+    with pytest.raises(TrainerError, match=r"^inference.vllm.mode server serves adapters only: set training.lora.rank"):
+        preflight.checked(structs.replace(full, inference=server))
+
+
 def test_a_vllm_server_serves_a_sharded_policy() -> None:
     server = Inference(engine="vllm", vllm=Vllm(mode="server", url="http://v", adapter_path="/a"))
     preflight.checked(structs.replace(config(), sharding="fsdp", inference=server), ranks=2)

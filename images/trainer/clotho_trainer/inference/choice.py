@@ -14,7 +14,7 @@ from clotho_trainer.inference.paged import memory
 from clotho_trainer.inference.paged.engine import BLOCK_SIZE, FastEngine
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.inference.transformers.engine import TransformersEngine
-from clotho_trainer.inference.vllm import VllmEngine
+from clotho_trainer.inference.vllm.engine import VllmEngine
 from clotho_trainer.model.architecture import unsupported_reason
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.load import context_length
@@ -32,10 +32,6 @@ def choose_engine(
     if config.sharding != "none" and not (uses_vllm and config.inference.vllm.mode == "server" and rank == 0):
         return ElsewhereEngine()
     if uses_vllm:
-        if config.training.lora.rank == 0:
-            raise TrainerError(
-                "InvalidConfig", "inference.engine vllm serves adapters only: set training.lora.rank, or use auto"
-            )
         return VllmEngine(config, live, work / "vllm", min(context, config.training.max_tokens))
     if _uses_fast_engine(config, live):
         return _fast_engine(config, live, end_tokens, context)

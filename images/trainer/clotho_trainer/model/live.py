@@ -44,6 +44,11 @@ class LiveWeights:
         return self.lineage, self.version
 
     @property
+    def trained_bytes(self) -> int:
+        tensors = self.model.parameters() if self.whole is None else self.whole.values()
+        return sum(tensor.nbytes for tensor in tensors)
+
+    @property
     def training_is_waiting(self) -> bool:
         return self._training_waits > 0
 

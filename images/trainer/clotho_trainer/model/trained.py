@@ -61,6 +61,9 @@ def replace_trained(live: LiveWeights, names: frozenset[str], trained: TrainedPa
         for name, tensor in trained.tensors.items():
             if parameters[name].shape != tensor.shape:
                 raise ValueError(f"{name} has the shape {list(tensor.shape)}, not {list(parameters[name].shape)}")
-        for name, tensor in trained.tensors.items():
-            parameters[name].data.copy_(tensor)
+        if live.whole is None:
+            for name, tensor in trained.tensors.items():
+                parameters[name].data.copy_(tensor)
+        else:
+            live.whole = trained.tensors
         live.version, live.lineage = trained.version, lineage

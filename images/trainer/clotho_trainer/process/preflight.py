@@ -123,6 +123,11 @@ def _check_vllm(config: RunConfig) -> None:
             "InvalidConfig",
             "inference.vllm: the mode server needs url, and adapterPath on a volume that the server mounts too",
         )
+    if vllm.mode == "server" and config.training.lora.rank == 0:
+        raise TrainerError(
+            "InvalidConfig",
+            "inference.vllm.mode server serves adapters only: set training.lora.rank above 0, or use the mode colocate",
+        )
     if vllm.mode == "server" and vllm.tensor_parallel > 1:
         raise TrainerError(
             "InvalidConfig", "inference.vllm.tensorParallel: a server decides that itself; set it in mode colocate only"

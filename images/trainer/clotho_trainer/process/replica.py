@@ -94,11 +94,15 @@ def _load(config: RunConfig, work: Path) -> _Policy:
     from clotho_trainer.model.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(config.model)
-    if config.inference.engine == "vllm":
-        model, names = serving.load_adapters(config.model, config.training.lora)
+    lora = config.training.lora
+    if config.inference.engine != "vllm":
+        model, names = serving.load_policy(config.model, lora, tokenizer)
+    elif lora.rank:
+        model, names = serving.load_adapters(config.model, lora)
     else:
-        model, names = serving.load_policy(config.model, config.training.lora, tokenizer)
+        model, names = serving.load_names(config.model)
     live = LiveWeights(model, tokenizer)
+    live.whole = {} if config.inference.engine == "vllm" and not lora.rank else None
     engine = choose_engine(config, live, load.end_tokens(model, tokenizer), work)
     vocabulary = int(model.get_input_embeddings().num_embeddings)
     return _Policy(live, names, engine, load.context_length(model), vocabulary)
@@ -137,13 +141,13 @@ class _Replica:
         session = await self._stack.enter_async_context(aiohttp.ClientSession(headers=headers))
         self._follower = self._make_follower(policy, session)
         self._inference.service = self._service(policy)
+        index = os.environ.get(REPLICA_VARIABLE, "0")
+        reports = asyncio.create_task(report_load(session, config.endpoints.policy, index, self._load))
+        self._stack.callback(reports.cancel)
         await self._follower.follow(policy.engine)
 
     def _make_follower(self, policy: _Policy, session: aiohttp.ClientSession) -> "PolicyFollower":
         from clotho_trainer.inference.following import PolicyFollower
-        index = os.environ.get(REPLICA_VARIABLE, "0")
-        reports = asyncio.create_task(report_load(session, config.endpoints.policy, index, self._load))
-        self._stack.callback(reports.cancel)
 
         training, trainer = self._config.training, self._config.endpoints.policy
         follower = PolicyFollower(session, trainer, policy.live, policy.names, max_staleness=training.max_staleness)
@@ -163,16 +167,16 @@ class _Replica:
             count_sequences=self._metrics.sequences.inc,
         )
 
-    def _status(self) -> web.Application:
-        app = web.Application()
-        add_health_routes(app, healthy=self._unhealthy, ready=self._unready, registry=self._metrics.registry)
-        return app
     def _load(self) -> Load | None:
         service = self._inference.service
         if service is None or self._unready():
             return None
         return Load(service.in_flight.count, self._config.inference.max_batch_size)
 
+    def _status(self) -> web.Application:
+        app = web.Application()
+        add_health_routes(app, healthy=self._unhealthy, ready=self._unready, registry=self._metrics.registry)
+        return app
 
     def _unhealthy(self) -> str | None:
         return self._engine.problem() if self._engine else None
