@@ -1,15 +1,18 @@
 """`inference.engine: vllm` against the real vLLM on one GPU: beside the training, as a server of its own, and in an
-inference replica that follows the policy over HTTP.
+inference replica that follows the policy over HTTP, with adapters (`replica`) and with all weights (`replica-full`).
 
 The real processes of a run, with random weights that are saved and loaded. `fast` is the same run with our own engine.
+The samples of the replica's sides come from the replica alone, so that they start one vLLM; the trainer and the replica
+score the same tokens meanwhile. Each vLLM takes minutes to start: --vllm-options=--enforce-eager shortens that.
 The last line is JSON. Needs the command `vllm`, beside this interpreter or on the PATH.
 
-    python tests/bench/real_vllm.py
+    python tests/bench/real_vllm.py --sides replica,replica-full
 """
 
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,25 +30,14 @@ sys.path[:0] = [str(source) for source in (*SOURCES, Path(__file__).parent, ROOT
 
 import trainer_run  # noqa: E402
 import trainer_work  # noqa: E402
+from policy_probe import PolicyProbe  # noqa: E402
 
 from rig import locked_versions  # noqa: E402
 
 START_SECONDS = 300
-_REPLICA_MEMORY_SHARE = 0.3  # of the one GPU that the trainer, its vLLM and the replica's vLLM share
-_REPLICA_STEPS = 10  # times the steps of the others: its vLLM may be ready later than the trainer's
-
-# A replica has a GPU and a port of its own, elsewhere.
-_REPLICA = """
-import sys
-from functools import partial
-from clotho_trainer.__main__ import main
-from clotho_trainer.inference import vllm
-from clotho_trainer.process import replica
-
-vllm.command_line = partial(vllm.command_line, port={port})
-replica._VLLM_MEMORY_SHARE = {share}
-sys.exit(main(sys.argv[1:]))
-"""
+_REPLICA_MEMORY_SHARE = 0.3  # of the one GPU, which the trainer uses, too
+_FULL_LEARNING_RATE = 1e-4  # smaller steps are lost in bfloat16
+_PROCESS = [str(Path(__file__).with_name("vllm_process.py"))]
 
 
 def main() -> None:
@@ -53,7 +45,9 @@ def main() -> None:
     trainer_work.add_options(parser, prompts=4, group=16, new_tokens=256, micro=8)
     parser.set_defaults(shape="0.6b")
     parser.add_argument("--steps", type=int, default=3, help="measured; two more warm up")
-    parser.add_argument("--sides", default="fast,colocate,server,replica")
+    parser.add_argument("--sides", default="fast,colocate,server,replica,replica-full")
+    parser.add_argument("--vllm-options", default="", help="more options of `vllm serve`")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds for a side, the start of vLLM included")
     options = parser.parse_args()
     options.ragged, options.batches_in_flight, options.engine = False, None, "auto"
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_USE_FLASHINFER_SAMPLER="0", VLLM_NO_USAGE_STATS="1")
@@ -84,44 +78,69 @@ def _measured(side: str, options: argparse.Namespace, model: Path) -> dict[str, 
 
     trainer = ["-m", "clotho_trainer"]
     if side == "fast":
-        figures = trainer_run.measured(config, trainer)
+        figures = trainer_run.measured(config, trainer, limit_seconds=options.limit)
     elif side == "colocate":
-        figures = trainer_run.measured(lambda ports: config(ports, Vllm()), trainer)
-    elif side == "replica":
-        figures = _with_a_replica(config, trainer, Vllm(memory_share=_REPLICA_MEMORY_SHARE))
+        variables = _variables(options, share=Vllm().memory_share)
+        figures = trainer_run.measured(
+            lambda ports: config(ports, Vllm()), _PROCESS, variables=variables, limit_seconds=options.limit
+        )
+    elif side in ("replica", "replica-full"):
+        figures = _with_a_replica(config, options, model, is_full=side == "replica-full")
     else:
         port, adapters = trainer_run.free_port(), model.with_name("adapters")
         server = Vllm(mode="server", url=f"http://127.0.0.1:{port}", adapter_path=str(adapters))
-        with _vllm_server(config(trainer_run.Ports(), server), port):
-            figures = trainer_run.measured(lambda ports: config(ports, server), trainer)
+        with _vllm_server(config(trainer_run.Ports(), server), port, options):
+            figures = trainer_run.measured(lambda ports: config(ports, server), trainer, limit_seconds=options.limit)
             figures["adapters_left"] = len(list(adapters.glob("*")))
     print(json.dumps({"side": side, **figures}), file=sys.stderr, flush=True)
     return figures
 
 
-def _with_a_replica(config: Any, trainer: list[str], vllm: Any) -> dict[str, Any]:
+def _variables(options: argparse.Namespace, share: float) -> dict[str, str]:
+    return {"BENCH_VLLM_OPTIONS": options.vllm_options, "BENCH_VLLM_SHARE": str(share)}
+
+
+def _with_a_replica(config: Any, options: argparse.Namespace, model: Path, *, is_full: bool) -> dict[str, Any]:
     from msgspec.structs import replace
 
-    def with_endpoints(ports: trainer_run.Ports) -> Any:
+    from clotho_contract.settings import Lora, Vllm
+
+    def settings(ports: trainer_run.Ports, vllm: Vllm | None = None) -> Any:
         made = config(ports, vllm)
         endpoints = replace(
             made.endpoints,
             policy=f"http://127.0.0.1:{ports.policy}",
+            serving_ranks=0,  # the trainer's engine serves the probe alone
             inference_replicas=(f"http://127.0.0.1:{ports.replica}",),
         )
-        training = replace(made.training, steps=made.training.steps * _REPLICA_STEPS)
-        return replace(made, endpoints=endpoints, training=training)
+        made = replace(made, endpoints=endpoints)
+        if not is_full:
+            return made
+        training = replace(made.training, lora=Lora(rank=0), learning_rate=_FULL_LEARNING_RATE)
+        return replace(made, training=training)
 
-    command = _REPLICA.format(port=trainer_run.free_port(), share=_REPLICA_MEMORY_SHARE)
-    return trainer_run.measured(with_endpoints, trainer, ["-c", command])
+    probe, began, serving = PolicyProbe(trainer_run.TOKEN, str(model)), time.monotonic(), []
+
+    def observe(ports: trainer_run.Ports) -> None:
+        if probe.observe("replica", ports.replica) and not serving:
+            serving.append(time.monotonic() - began)
+        if serving:
+            probe.observe("trainer", ports.inference)
+
+    replica = trainer_run.Replica(
+        _PROCESS, lambda ports: settings(ports, Vllm()), _variables(options, _REPLICA_MEMORY_SHARE), observe
+    )
+    figures = trainer_run.measured(settings, ["-m", "clotho_trainer"], replica, limit_seconds=options.limit)
+    start = round(serving[0], 1) if serving else None
+    return figures | {"seconds_until_the_replica_served": start, "scores": probe.figures()}
 
 
 @contextmanager
-def _vllm_server(config: Any, port: int) -> Iterator[None]:
+def _vllm_server(config: Any, port: int, options: argparse.Namespace) -> Iterator[None]:
     """The command line of a colocated one, on another port."""
-    from clotho_trainer.inference.vllm import command_line
+    from clotho_trainer.inference.vllm.engine import command_line
 
-    command = command_line(config, adapters=4, context=config.training.max_tokens, port=port)
+    command = command_line(config, context=config.training.max_tokens, port=port) + shlex.split(options.vllm_options)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     variables = {"PATH": path, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     with tempfile.TemporaryFile() as log:

@@ -7,7 +7,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import urlopen
@@ -64,14 +68,55 @@ def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
     )
 
 
+@dataclass(frozen=True)
+class Replica:
+    """An inference replica beside the trainer, of which all samples come."""
+
+    command: list[str]  # of this interpreter, with the arguments of the trainer's own
+    make_config: Callable[[Ports], Any]
+    variables: dict[str, str]
+    observe: Callable[[Ports], None]  # called now and then while the trainer runs
+
+
 def measured(
-    make_config: Callable[[Ports], Any], trainer: list[str], replica: list[str] | None = None
+    make_config: Callable[[Ports], Any],
+    trainer: list[str],
+    replica: Replica | None = None,
+    variables: dict[str, str] | None = None,
+    limit_seconds: float = 3600.0,
 ) -> dict[str, Any]:
-    """`trainer` is a command of this interpreter that takes the arguments of the trainer's own, and so is `replica`,
-    which serves the policy beside it."""
+    """`trainer` is a command of this interpreter that takes the arguments of the trainer's own."""
     from clotho_contract.config import render
 
     ports = Ports(*(free_port() for _ in Ports._fields))
+    commands = _commands(trainer, replica, ports)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in commands:
+            (folder / part).mkdir()
+            made = replica.make_config if replica and part == "replica" else make_config
+            (folder / part / "run.yaml").write_text(render(made(ports)))
+        own = {"trainer": variables or {}, "replica": replica.variables if replica else {}}
+        with _running(commands, folder, own) as processes:
+            observe = partial(replica.observe, ports) if replica else _nothing
+            problem = _wait_for_trainer(processes, limit_seconds, observe)
+            sampled = _sampled_tokens(ports.replica_status) if replica and not problem else None
+        lines = _lines(folder / "trainer.log")
+        followed = sum("serving the policy of step" in line for line in _lines(folder / "replica.log"))
+        if problem or os.environ.get("BENCH_LOGS"):
+            for part in commands:
+                last = [line[:400] for line in _lines(folder / f"{part}.log")[-60:]]
+                print(f"--- {part}", *last, sep="\n", file=sys.stderr, flush=True)
+    if problem:
+        raise SystemExit(problem)
+    figures = _from_log([json.loads(line) for line in lines if line.startswith("{")])
+    return figures | ({"replica": {"versions": followed, "sampled_tokens": sampled}} if replica else {})
+
+
+def _nothing() -> None: ...
+
+
+def _commands(trainer: list[str], replica: Replica | None, ports: Ports) -> dict[str, list[str]]:
     serve = ["--inference-port", str(ports.inference), "--status-port", str(ports.status)]
     serve += ["--policy-port", str(ports.policy)]
     commands = {
@@ -83,52 +128,56 @@ def measured(
         commands["trainer"].remove("--")
     if replica:
         own = ["--inference-port", str(ports.replica), "--status-port", str(ports.replica_status)]
-        commands["replica"] = [*replica, "serve", "--host", "127.0.0.1", *own]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "run.yaml").write_text(render(make_config(ports)))
-        code, sampled = _wait_for_trainer(commands, folder, ports.replica_status if replica else None)
-        lines = _lines(folder / "trainer.log")
-        followed = sum("serving the policy of step" in line for line in _lines(folder / "replica.log"))
-        if code or os.environ.get("BENCH_LOGS"):
-            for part in commands:
-                print(f"--- {part}", *_lines(folder / f"{part}.log")[-30:], sep="\n", file=sys.stderr, flush=True)
-    if code:
-        raise SystemExit(f"the trainer ended with exit code {code}")
-    figures = _from_log([json.loads(line) for line in lines if line.startswith("{")])
-    return figures | ({"replica": {"versions": followed, "sampled_tokens": sampled}} if replica else {})
+        commands["replica"] = [*replica.command, "--", "serve", "--host", "127.0.0.1", *own]
+    return commands
 
 
 def _lines(log: Path) -> list[str]:
     return log.read_text(errors="replace").splitlines() if log.exists() else []
 
 
-def _wait_for_trainer(
-    commands: dict[str, list[str]], folder: Path, replica_status: int | None
-) -> tuple[int, float | None]:
-    """Its exit code, and how many tokens the replica has sampled."""
+@contextmanager
+def _running(
+    commands: dict[str, list[str]], folder: Path, own: dict[str, dict[str, str]]
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for part, command in commands.items():
-            (folder / part).mkdir()
             variables = {
                 "CLOTHO_TOKEN": TOKEN,
                 "CLOTHO_INFERENCE_TOKEN": TOKEN,
                 "CLOTHO_DATA": str(folder / part),
-                "CLOTHO_CONFIG": str(folder / "run.yaml"),
+                "CLOTHO_CONFIG": str(folder / part / "run.yaml"),
                 "CLOTHO_TERMINATION_MESSAGE": str(folder / part / "termination"),
                 "PYTHONPATH": os.pathsep.join(sys.path),
+                **own.get(part, {}),
             }
             with (folder / f"{part}.log").open("wb") as log:
                 processes[part] = subprocess.Popen(
                     [sys.executable, *command], env=os.environ | variables, stdout=log, stderr=log
                 )
-        return processes["trainer"].wait(), _sampled_tokens(replica_status) if replica_status else None
+        yield processes
     finally:
         for process in processes.values():
             process.terminate()
         for process in processes.values():
             process.wait()
+
+
+def _wait_for_trainer(
+    processes: dict[str, subprocess.Popen[bytes]], limit_seconds: float, observe: Callable[[], None]
+) -> str | None:
+    """What went wrong, or None."""
+    deadline = time.monotonic() + limit_seconds
+    while (code := processes["trainer"].poll()) is None:
+        if time.monotonic() > deadline:
+            return f"the trainer was not done within {limit_seconds:.0f} s"
+        for part, process in processes.items():
+            if process.poll():  # the environment may end in order while the trainer saves
+                return f"{part} ended with exit code {process.returncode} before the trainer"
+        observe()
+        time.sleep(0.1)
+    return f"the trainer ended with exit code {code}" if code else None
 
 
 def _sampled_tokens(status_port: int) -> float:
@@ -156,8 +205,15 @@ def _from_log(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "clipped_share": steps[-1].get("clip_ratio/region_mean"),
         "logprob_difference": steps[-1].get("sampling/logprob_difference"),
         "staleness": steps[-1].get("staleness/mean"),
+        "steps": [_step(step) for step in steps],
         "log": [line["message"] for line in lines if any(part in line.get("message", "") for part in _SHOWN)],
     }
+
+
+def _step(line: dict[str, Any]) -> dict[str, Any]:
+    names = {"logprob_difference": "sampling/logprob_difference", "staleness": "staleness/mean"}
+    seconds = {name: line.get(name) for name in ("seconds_per_step", "seconds_training")}
+    return seconds | {name: line.get(figure) for name, figure in names.items()}
 
 
 def free_port() -> int:
