@@ -5,23 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster import oci, packages
 from clotho_dev.cluster.binaries import cache_folder
 from clotho_dev.cluster.buildah import argv_of, buildah, discard_leftovers, storage, stream
-from clotho_dev.cluster.console import Step, step
+from clotho_dev.cluster.console import step
 from clotho_dev.cluster.failure import ClusterError
-from clotho_dev.cluster.layers import open_layer
+from clotho_dev.cluster.layers import link_layers, release
 from clotho_dev.cluster.locks import only_one
-from clotho_dev.cluster.node import ctr, import_stream, remove_images
+from clotho_dev.cluster.node import ctr, import_archive, remove_images
 from clotho_dev.cluster.state import Folder
 from clotho_dev.cluster.store import images_lock
 
@@ -37,6 +35,7 @@ REGISTRY_SECONDS = 3.0
 SUITE = "bookworm"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
 BASE_TAG = f"localhost/clotho-dev/python:{SUITE}-{hashlib.sha256(BASE_PACKAGES.encode()).hexdigest()[:8]}"
+_NEEDS_SNAPSHOT = "containerd.io/gc.ref.snapshot.overlayfs"  # a label that keeps it
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -55,7 +54,7 @@ def import_images(folder: Folder, names: Iterable[str] = NAMES) -> dict[str, str
         with building(base):
             for name, tag in _missing(folder, tags).items():
                 build_image(name, tag, base)
-                _import(folder, name, tag)
+                import_image(folder, name, tag)
                 _forget_older(folder, name, tag)
     return tags
 
@@ -72,7 +71,7 @@ def provide_derived(folder: Folder, name: str, parent: str, context: Path) -> st
         with building(base):
             build_image(parent, under, base)
             _build(name, tag, context / "Containerfile", context, [f"PARENT={under}"])
-            _import(folder, name, tag)
+            import_image(folder, name, tag)
             _forget_older(folder, name, tag)
     return tag
 
@@ -208,33 +207,19 @@ def starts_from(name: str, base: str | None) -> list[str]:
     return [f"BASE={base}"] if base else []
 
 
-def _import(folder: Folder, name: str, tag: str) -> None:
-    """Only the layers that containerd lacks: the large one with the dependencies seldom changes."""
+def import_image(folder: Folder, name: str, tag: str) -> None:
+    """Without a copy of its layers, which are gigabytes."""
     with step(f"Importing image {name}") as progress:
-        known = set(ctr(folder, "content", "list", "--quiet").split())
-        with import_stream(folder) as archive:
-            _write_thin_archive(archive, tag, known, progress)
+        config = _config(tag)
+        snapshots = link_layers(folder, storage(), json.loads(config)["rootfs"]["diff_ids"], progress)
+        import_archive(folder, oci.archive_of_unpacked(config, tag), "--no-unpack")
+        ctr(folder, "content", "label", oci.digest_of(config), f"{_NEEDS_SNAPSHOT}={snapshots[-1]}")
+        release(folder, snapshots)
 
 
-def _write_thin_archive(archive: IO[bytes], tag: str, known: set[str], progress: Step) -> None:
-    """An OCI archive without the layers that containerd has already. Both stores have them uncompressed."""
-    manifest = _inspect(tag, "Manifest")
-    layers = {layer["digest"]: layer["size"] for layer in json.loads(manifest)["layers"]}
-    missing = {digest: size for digest, size in layers.items() if digest not in known}
-    with tarfile.open(fileobj=archive, mode="w|") as output:
-        oci.add_index(output, manifest, tag)
-        oci.add_blob(output, _inspect(tag, "Config"))
-        for number, (digest, size) in enumerate(missing.items(), 1):
-            progress.update(f"layer {number} of {len(missing)}, {size / 1e6:,.0f} MB")
-            info = tarfile.TarInfo(oci.blob_name(digest))
-            info.size = size
-            output.addfile(info, open_layer(storage(), digest))
-        progress.update("unpacking")
-
-
-def _inspect(tag: str, part: str) -> bytes:
+def _config(tag: str) -> bytes:
     """The exact bytes, which have a digest."""
-    return buildah("inspect", "--type=image", f"--format={{{{.{part}}}}}", tag).removesuffix("\n").encode()
+    return buildah("inspect", "--type=image", "--format={{.Config}}", tag).removesuffix("\n").encode()
 
 
 def _forget_older(folder: Folder, name: str, tag: str) -> None:

@@ -1,77 +1,74 @@
-"""Layers of images as buildah's storage has them, read as the archives that their digests are of, without copies.
+"""Layers of buildah's storage as containerd's snapshots, without copies: the files are hard links.
 
-The storage keeps the files of a layer unpacked and, beside them, a record of everything else in its archive
-(tar-split): lines of JSON that are either bytes to write or the name of the file whose contents come next.
+Neither of the two changes a file in place, and both keep a layer as overlayfs has it, deleted files included.
 """
 
 from __future__ import annotations
 
-import base64
-import gzip
-import io
+import hashlib
 import json
-import os
-from collections.abc import Iterator
+import subprocess
+import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
+from clotho_dev.cluster.console import Step
 from clotho_dev.cluster.failure import ClusterError
+from clotho_dev.cluster.node import ctr
+from clotho_dev.cluster.state import Folder
 
-CHUNK_BYTES = 1 << 20
-_FILE, _BYTES = 1, 2  # types of a line
-
-
-def open_layer(storage: Path, digest: str) -> io.BufferedReader:
-    """The archive of one layer; containerd checks that it has the digest."""
-    return io.BufferedReader(_Chunks(_chunks(storage, _identifier(storage, digest))), CHUNK_BYTES)
+GC_ROOT = "containerd.io/gc.root"  # ctr labels what it makes with it
 
 
-class _Chunks(io.RawIOBase):
-    """Pieces of any size, read as a file."""
+def link_layers(folder: Folder, storage: Path, digests: Sequence[str], progress: Step) -> list[str]:
+    """Gives containerd the layers of an image that it lacks, lowest first; the names of the snapshots of all of them.
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        super().__init__()
-        self._chunks, self._rest = chunks, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = memoryview(chunk)
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
+    The new ones stay until they are released, whether or not an image needs them.
+    """
+    snapshots = chain(digests)
+    known = {line.split()[0] for line in ctr(folder, "snapshots", "list").splitlines()[1:]}
+    for number, (digest, name) in enumerate(zip(digests, snapshots, strict=True)):
+        if name not in known:
+            progress.update(f"layer {number + 1} of {len(digests)}")
+            _link(folder, _files(storage, digest), name, snapshots[number - 1] if number else None)
+    return snapshots
 
 
-def _identifier(storage: Path, digest: str) -> str:
+def release(folder: Folder, snapshots: Sequence[str]) -> None:
+    """From now on they are kept for the images that need them only."""
+    for name in snapshots:
+        ctr(folder, "snapshots", "label", name, f"{GC_ROOT}=")
+
+
+def chain(digests: Sequence[str]) -> list[str]:
+    """A snapshot is named by its own layer and all below it (OCI's ChainID)."""
+    names = list(digests[:1])
+    for digest in digests[1:]:
+        names.append(f"sha256:{hashlib.sha256(f'{names[-1]} {digest}'.encode()).hexdigest()}")
+    return names
+
+
+def _link(folder: Folder, files: Path, name: str, parent: str | None) -> None:
+    key = f"linked-{uuid.uuid4()}"
+    answer = ctr(folder, "snapshots", "prepare", "--mounts", key, *([parent] if parent else []))
+    argv = ["cp", "--archive", "--link", f"{files}/.", f"{_place(json.loads(answer)[0])}/"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        ctr(folder, "snapshots", "remove", key)
+        raise ClusterError(f"could not link the layer {files}: {done.stderr.strip().splitlines()[0]}")
+    ctr(folder, "snapshots", "commit", name, key)
+
+
+def _place(mount: dict[str, object]) -> str:
+    """Where the files of a new snapshot go. The lowest one is a folder, the others lie over their parents."""
+    options = mount["Options"]
+    assert isinstance(options, list)  # noqa: S101 - of strings, as containerd defines a mount
+    upper = [option.removeprefix("upperdir=") for option in options if option.startswith("upperdir=")]
+    return upper[0] if upper else str(mount["Source"])
+
+
+def _files(storage: Path, digest: str) -> Path:
     for layer in json.loads((storage / "overlay-layers" / "layers.json").read_text()):
         if layer.get("diff-digest") == digest:
-            return str(layer["id"])
+            return storage / "overlay" / str(layer["id"]) / "diff"
     raise ClusterError(f"{storage} has no layer {digest}; remove the folder, and the images are built again")
-
-
-def _chunks(storage: Path, identifier: str) -> Iterator[bytes]:
-    files = storage / "overlay" / identifier / "diff"
-    with gzip.open(storage / "overlay-layers" / f"{identifier}.tar-split.gz", "rb") as record:
-        for line in record:
-            entry = json.loads(line)
-            if entry["type"] == _BYTES:
-                yield base64.b64decode(entry["payload"])
-            elif entry["type"] == _FILE and entry.get("size"):
-                yield from _contents(files / _name(entry))
-
-
-def _name(entry: dict[str, str]) -> str:
-    """Names that are not UTF-8 are encoded."""
-    raw = entry.get("name_raw")
-    return entry["name"] if raw is None else os.fsdecode(base64.b64decode(raw))
-
-
-def _contents(path: Path) -> Iterator[bytes]:
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
 
 import yaml
 
@@ -106,19 +104,11 @@ def _ctr_error(command: str, error: str) -> ClusterError:
     return ClusterError("the disk is full; free some space and try again" if full else f"ctr {command}: {error}")
 
 
-@contextmanager
-def import_stream(folder: Folder) -> Iterator[IO[bytes]]:
-    """Where to write an image archive: it goes to containerd as it comes, without a copy on disk."""
-    argv = ["ctr", f"--address={folder.containerd_socket}", f"--namespace={NAMESPACE_IMAGES}", "images", "import", "-"]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert process.stdin is not None  # noqa: S101 - it was asked for one line above
-    try:
-        with contextlib.suppress(BrokenPipeError):  # its own error is more precise
-            yield process.stdin
-    finally:
-        output, _ = process.communicate()
-    if process.returncode != 0:
-        raise _ctr_error("images", output.decode(errors="replace").strip())
+def import_archive(folder: Folder, archive: bytes, *flags: str) -> None:
+    with tempfile.NamedTemporaryFile(dir=folder.path, suffix=".tar") as file:
+        file.write(archive)
+        file.flush()
+        ctr(folder, "images", "import", *flags, file.name)
 
 
 def remove_images(folder: Folder, is_unwanted: Callable[[str], bool]) -> None:
@@ -150,11 +140,8 @@ def import_own_images(folder: Folder, programs: Mapping[str, Path]) -> None:
         marked = f"{tag}-{program.resolve().parent.name}"  # another build, another image
         if marked in present and tag in present:
             continue
-        archive = folder.path / f"{program.name}.tar"
-        oci.write_archive(archive, program, tag)
-        ctr(folder, "images", "import", str(archive))
+        import_archive(folder, oci.archive_of_program(program, tag))
         ctr(folder, "images", "tag", "--force", tag, marked)
-        archive.unlink()
 
 
 def kubelet(folder: Folder, plane: ControlPlane, programs: Mapping[str, Path]) -> Component:

@@ -1,4 +1,4 @@
-"""Images made of a single static program, written without any image tool (the pause container, CoreDNS)."""
+"""Archives of images, written without any image tool."""
 
 from __future__ import annotations
 
@@ -7,47 +7,51 @@ import io
 import json
 import platform
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 
-def write_archive(archive: Path, program: Path, tag: str) -> None:
-    """An OCI image archive with one uncompressed layer, ready for `ctr images import`."""
+def archive_of_program(program: Path, tag: str) -> bytes:
+    """Of an image that is a single static program (the pause container, CoreDNS)."""
     layer = _layer(program)
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     config = {
         "architecture": machine,
         "os": "linux",
         "config": {"Entrypoint": [f"/{program.name}"], "User": "65532:65532"},
-        "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+        "rootfs": {"type": "layers", "diff_ids": [digest_of(layer)]},
     }
-    config_blob = json.dumps(config).encode()
+    return _archive(json.dumps(config).encode(), [layer], tag)
+
+
+def archive_of_unpacked(config: bytes, tag: str) -> bytes:
+    """For a containerd that has the layers unpacked: those of the archive are empty."""
+    count = len(json.loads(config)["rootfs"]["diff_ids"])
+    return _archive(config, [bytes(tarfile.RECORDSIZE)] * count, tag)
+
+
+def digest_of(blob: bytes) -> str:
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def _archive(config: bytes, layers: Sequence[bytes], tag: str) -> bytes:
     manifest = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": _descriptor(config_blob, "application/vnd.oci.image.config.v1+json"),
-        "layers": [_descriptor(layer, "application/vnd.oci.image.layer.v1.tar")],
+        "config": _descriptor(config, "application/vnd.oci.image.config.v1+json"),
+        "layers": [_descriptor(layer, "application/vnd.oci.image.layer.v1.tar") for layer in layers],
     }
-    with tarfile.open(archive, "w") as output:
-        add_index(output, json.dumps(manifest).encode(), tag)
-        for blob in (layer, config_blob):
-            add_blob(output, blob)
-
-
-def add_index(archive: tarfile.TarFile, manifest: bytes, tag: str) -> None:
-    """The files that make an archive of blobs an OCI image of that name."""
+    manifest_blob = json.dumps(manifest).encode()
     names = {"io.containerd.image.name": tag, "org.opencontainers.image.ref.name": tag}
-    entry = _descriptor(manifest, "application/vnd.oci.image.manifest.v1+json") | {"annotations": names}
-    _add(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
-    _add(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
-    add_blob(archive, manifest)
-
-
-def add_blob(archive: tarfile.TarFile, blob: bytes) -> None:
-    _add(archive, blob_name(_digest(blob)), blob)
-
-
-def blob_name(digest: str) -> str:
-    return f"blobs/{digest.replace(':', '/')}"
+    entry = _descriptor(manifest_blob, "application/vnd.oci.image.manifest.v1+json") | {"annotations": names}
+    blobs = {digest_of(blob): blob for blob in (manifest_blob, config, *layers)}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as output:
+        _add(output, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+        _add(output, "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}).encode())
+        for digest, blob in blobs.items():
+            _add(output, f"blobs/{digest.replace(':', '/')}", blob)
+    return buffer.getvalue()
 
 
 def _layer(program: Path) -> bytes:
@@ -63,9 +67,5 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644)
     archive.addfile(info, io.BytesIO(content))
 
 
-def _digest(blob: bytes) -> str:
-    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
-
-
 def _descriptor(blob: bytes, media_type: object) -> dict[str, object]:
-    return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
+    return {"mediaType": media_type, "digest": digest_of(blob), "size": len(blob)}

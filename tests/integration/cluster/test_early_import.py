@@ -32,12 +32,11 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
 
 
 @needs_containerd
-def test_images_are_there_when_the_cluster_starts_and_nothing_else_is_left(folder: Folder, tmp_path: Path) -> None:
+def test_images_are_there_when_the_cluster_starts_and_nothing_else_is_left(folder: Folder) -> None:
     before = STATE.exists()
-    oci.write_archive(tmp_path / "early.tar", Path(shutil.which("true") or ""), TAG)
     with embedded.containerd_alone(folder) as is_free:
         assert is_free
-        node.ctr(folder, "images", "import", str(tmp_path / "early.tar"))
+        node.import_archive(folder, oci.archive_of_program(Path(shutil.which("true") or ""), TAG))
     assert not folder.path.exists()
     assert STATE.exists() == before
     with embedded.containerd_alone(folder):

@@ -1,66 +1,97 @@
-"""Layers read from buildah's storage are, byte for byte, the archives that their digests are of."""
+"""Images that buildah made are containerd's at once: their layers become snapshots of linked files."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from clotho_dev.cluster import embedded, images
+from clotho_dev.cluster.buildah import buildah, storage
+from clotho_dev.cluster.console import Step
 from clotho_dev.cluster.failure import ClusterError
-from clotho_dev.cluster.layers import CHUNK_BYTES, open_layer
+from clotho_dev.cluster.layers import link_layers
+from clotho_dev.cluster.node import ctr, remove_images
+from clotho_dev.cluster.state import Folder
 
-IMAGE = "localhost/layers:1"
+TAG = "localhost/clotho/linked:1"
+ODD_NAME = os.fsdecode(b"latin-\xe9")
 
 pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("buildah") is None, reason="building an image needs root and buildah"
+    os.geteuid() != 0 or not (shutil.which("buildah") and shutil.which("containerd")),
+    reason="needs root, buildah and containerd",
 )
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Iterator[Path]:
-    """With an image of two layers."""
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+    """Of a containerd that runs, beside a storage with an image of three layers, the last of which deletes a file."""
+    with tempfile.TemporaryDirectory() as short:  # a socket's path has few characters
+        monkeypatch.setenv("XDG_CACHE_HOME", f"{short}/c")
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        build(Path(short) / "context")
+        folder = Folder("linked")
+        with embedded.containerd_alone(folder):
+            yield folder
+        subprocess.run(["umount", storage() / "overlay"], capture_output=True, check=False)
 
-    def buildah(*arguments: str) -> str:
-        flags = [f"--root={tmp_path / 'storage'}", f"--runroot={tmp_path / 'run'}", "--storage-driver=overlay"]
-        return subprocess.run(["buildah", *flags, *arguments], capture_output=True, text=True, check=True).stdout
 
-    below, above = tmp_path / "below", tmp_path / "above"
-    fill(below)
-    (above / "opt").mkdir(parents=True)
-    (above / "opt" / "code.py").write_text("print(1)")
-    (tmp_path / "Containerfile").write_text("FROM scratch\nCOPY below /\nCOPY above /\n")
-    buildah("build", "--layers", "--isolation=chroot", f"--tag={IMAGE}", str(tmp_path))
-    (tmp_path / "manifest.json").write_text(buildah("inspect", "--type=image", "--format={{.Manifest}}", IMAGE))
-    yield tmp_path / "storage"
-    subprocess.run(["umount", tmp_path / "storage" / "overlay"], capture_output=True, check=False)
+def build(context: Path) -> None:
+    fill(context / "below")
+    (context / "above" / "opt").mkdir(parents=True)
+    (context / "above" / "opt" / "code.py").write_text("print(1)")
+    (context / "Containerfile").write_text("FROM scratch\nCOPY below /\nCOPY above /\n")
+    buildah("build", "--layers", "--isolation=chroot", f"--tag={TAG}", str(context))
+    container = buildah("from", TAG).strip()
+    (Path(buildah("mount", container).strip()) / "usr" / "lib" / "unwanted").unlink()
+    buildah("commit", "--quiet", "--disable-compression", "--rm", container, TAG)
 
 
 def fill(folder: Path) -> None:
-    """Everything that is more than a name and some bytes."""
     (folder / "usr" / "lib").mkdir(parents=True)
-    (folder / "usr" / "lib" / "large").write_bytes(os.urandom(2 * CHUNK_BYTES + 17))
-    (folder / "usr" / "lib" / "empty").touch()
+    (folder / "usr" / "lib" / "large").write_bytes(os.urandom(1 << 20))
+    (folder / "usr" / "lib" / "unwanted").touch()
     (folder / "usr" / "lib" / "twin").hardlink_to(folder / "usr" / "lib" / "large")
+    (folder / "usr" / "lib").chmod(0o750)
     (folder / "lib").symlink_to("usr/lib")
-    (folder / ("x" * 200)).write_text("a long name")
-    (folder / os.fsdecode(b"latin-\xe9")).write_text("a name that is not UTF-8")
+    (folder / ODD_NAME).write_text("a name that is not UTF-8")
 
 
-def test_layers_have_their_digests_and_sizes(storage: Path, tmp_path: Path) -> None:
-    layers = json.loads((tmp_path / "manifest.json").read_text())["layers"]
-    read = [open_layer(storage, layer["digest"]).read() for layer in layers]
-    assert [(f"sha256:{hashlib.sha256(blob).hexdigest()}", len(blob)) for blob in read] == [
-        (layer["digest"], layer["size"]) for layer in layers
-    ]
-    assert len(layers) == 2
+def snapshots(folder: Folder) -> int:
+    return len(ctr(folder, "snapshots", "list").splitlines()) - 1
 
 
-def test_unknown_layer_is_named(storage: Path) -> None:
+def test_image_has_the_files_of_its_layers_and_takes_no_space(folder: Folder, tmp_path: Path) -> None:
+    images.import_image(folder, "linked", TAG)
+    ctr(folder, "images", "mount", TAG, str(tmp_path))
+    try:
+        found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+        names = {"usr", "usr/lib", "usr/lib/large", "usr/lib/twin", "lib", "opt", "opt/code.py", ODD_NAME}
+        assert found == names, "without the file that was deleted"
+        assert (tmp_path / "lib" / "large").read_bytes() == (tmp_path / "lib" / "twin").read_bytes()
+        assert (tmp_path / "usr" / "lib").stat().st_mode & 0o777 == 0o750
+    finally:
+        ctr(folder, "images", "unmount", str(tmp_path))
+    stores = (storage() / "overlay", folder.containerd_root)
+    theirs, ours = ({path.stat().st_ino for path in store.rglob("large")} for store in stores)
+    assert theirs == ours
+
+
+def test_image_counts_as_complete_and_its_layers_go_with_it(folder: Folder) -> None:
+    images.import_image(folder, "linked", TAG)
+    images.import_image(folder, "linked", TAG)  # once more changes nothing
+    assert snapshots(folder) == 3
+    row = ctr(folder, "images", "check").splitlines()[1].split()
+    assert (row[0], row[3], row[-1]) == (TAG, "complete", "true"), "or the kubelet would not see it after a restart"
+    remove_images(folder, lambda image: image == TAG)
+    assert snapshots(folder) == 0
+
+
+def test_unknown_layer_is_named(folder: Folder) -> None:
     with pytest.raises(ClusterError, match="has no layer sha256:0; remove the folder"):
-        open_layer(storage, "sha256:0")
+        link_layers(folder, storage(), ["sha256:0"], Step("linking"))
