@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("images/contract", "images/trainer", "tests")]
 
 from clotho_contract.config import RunConfig, RunIdentity  # noqa: E402
-from clotho_contract.settings import Inference, Lora, Model, Training  # noqa: E402
+from clotho_contract.settings import Inference, Lora, Loss, Model, Training  # noqa: E402
 from clotho_contract.trajectory import ScoredGroup  # noqa: E402
 from clotho_trainer.inference.core.engine import Request, Sampling  # noqa: E402
 from clotho_trainer.model import fp8, load, tiny  # noqa: E402
@@ -36,7 +36,7 @@ from clotho_trainer.training.local import backend as local_backend  # noqa: E402
 from rig import locked_versions  # noqa: E402
 
 LENGTH, GROUPS, GROUP, NEW_TOKENS = 128, 8, 8, 48
-WEIGHTED = 0.2  # the clip range of the default loss: a token whose log-probability moves further counts as clipped
+WEIGHTED = 0.2  # the clip range of dapo: a token whose log-probability moves further counts as clipped
 SCALES = ("layer", "matrix", "channel")
 
 
@@ -206,6 +206,7 @@ def _config(model: str, quantization: str, steps: int) -> RunConfig:
             max_tokens=LENGTH,
             learning_rate=1e-3,
             lora=Lora(rank=8, alpha=16.0),
+            loss=Loss(type="dapo"),  # it clips what cispo would weight
         ),
         inference=Inference(engine="fast", max_batch_size=GROUPS * GROUP),
     )

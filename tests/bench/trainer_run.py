@@ -202,7 +202,6 @@ def _from_log(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "tokens_per_second": round(tokens / total, 1),
         "generated_tokens_per_second": round(tokens / (total - training), 1),
         "peak_gib": round(max(peaks), 1) if peaks else None,
-        "clipped_share": steps[-1].get("clip_ratio/region_mean"),
         "logprob_difference": steps[-1].get("sampling/logprob_difference"),
         "staleness": steps[-1].get("staleness/mean"),
         "steps": [_step(step) for step in steps],

@@ -156,6 +156,10 @@ SHARDED_QUANTIZATION: Final = (
     "trainer.sharding fsdp cannot spread quantised weights, which FSDP2 does not support: model.quantization must "
     "be none"
 )
+CISPO_RANGE: Final = (
+    "training.loss.epsilonHigh of cispo is the largest importance ratio and must be at least 1;"
+    " for a clip range above 1 set training.loss.type to dapo or another clipped loss"
+)
 SHARDED_DTYPE: Final = "trainer.sharding fsdp cannot train in float16: model.dtype must be bfloat16 or float32"
 _ONE_RANK: Final = "(self.trainer.replicas == 1 && self.trainer.gpus <= 1)"
 
@@ -332,6 +336,11 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         Rule(
             rule="!has(self.epsilonHigh) || self.epsilonHigh > 0.0",
             message="training.loss.epsilonHigh must be greater than 0",
+            field="epsilonHigh",
+        ),
+        Rule(
+            rule="!has(self.epsilonHigh) || self.type != 'cispo' || self.epsilonHigh >= 1.0",
+            message=CISPO_RANGE,
             field="epsilonHigh",
         ),
     ),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from clotho.api.rules import (
+    CISPO_RANGE,
     INLINE_RANKS,
     INLINE_REPLICAS,
     QUANTIZED_REPLICAS,
@@ -20,6 +21,7 @@ from clotho.api.rules import (
 )
 from clotho.api.training_run import EnvironmentSpec, InlineSpec, TrainingRunSpec
 from clotho_contract.inline import problems as inline_problems
+from clotho_contract.settings import Loss
 from clotho_contract.trajectory import batch_size_problem
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -49,8 +51,7 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
     quantization = spec.model.quantization
     if quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):
         yield f"model.quantization {quantization} needs trainer.gpus of at least 1 and training.lora.rank of at least 1"
-    if spec.training.loss.epsilon_high is not None and spec.training.loss.epsilon_high <= 0:
-        yield "training.loss.epsilonHigh must be greater than 0"
+    yield from _loss_problems(spec.training.loss)
     if spec.export is not None and spec.storage.ephemeral:
         yield "export needs storage that lasts: storage.ephemeral must be false"
     if spec.export is not None and spec.export.ollama is not None and "gguf" not in spec.export.formats:
@@ -64,6 +65,15 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
         yield (
             "tracking.wandb.secretName is needed in mode online: the Secret with WANDB_API_KEY; or set mode to offline"
         )
+
+
+def _loss_problems(loss: Loss) -> Iterator[str]:
+    if loss.epsilon_high is None:
+        return
+    if loss.epsilon_high <= 0:
+        yield "training.loss.epsilonHigh must be greater than 0"
+    elif loss.type == "cispo" and loss.epsilon_high < 1:
+        yield CISPO_RANGE
 
 
 def _rank_problems(spec: TrainingRunSpec) -> Iterator[str]:

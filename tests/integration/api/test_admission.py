@@ -86,6 +86,7 @@ REFUSED: list[tuple[Body, str]] = [
     (training(learningRate=0), "spec.training.learningRate in body should be greater than 0"),
     (training(loss={"type": "ppo"}), 'Unsupported value: "ppo": supported values: "bnpo", "cispo"'),
     (training(loss={"epsilonHigh": 0}), "training.loss.epsilonHigh must be greater than 0"),
+    (training(loss={"epsilonHigh": 0.28}), "training.loss.epsilonHigh of cispo is the largest importance ratio"),
     (smallest(storage={"resumeFrom": "s3://runs/first"}), "storage.resumeFrom needs storage.s3"),
     (smallest(storage={"s3": {"bucket": "runs"}}), "spec.storage.s3.secretName: Required value"),
     (training(backend="tinker"), "trainer.tinkerSecretName is needed by training.backend tinker"),
@@ -281,7 +282,7 @@ IMMUTABLE: list[tuple[Body, str]] = [
     ({"stall": {"afterSeconds": 5}}, "stall is immutable"),
     ({"restarts": {"backoffSeconds": 5}}, "restarts.backoffSeconds is immutable"),
     ({"training": {"batchSize": 64}}, "training.batchSize is immutable"),
-    ({"training": {"loss": {"epsilonHigh": 0.3}}}, "training.loss is immutable"),
+    ({"training": {"loss": {"epsilonHigh": 3}}}, "training.loss is immutable"),
     ({"training": {"steps": 10}}, "training.steps can only be raised"),
     (changed_environment(config={"group_size": 16}), "environments[].config is immutable"),
     (changed_environment(template={}), "environments[].template is immutable"),
@@ -325,7 +326,7 @@ def test_all_changed_fields_are_named_in_one_message(team: Kubectl) -> None:
     create(team, CASES["everything"])
     start_trainer(team)
     with pytest.raises(KubectlError, match=r"training.batchSize, training.loss are immutable: once the trainer"):
-        patch(team, {"spec": {"training": {"batchSize": 64, "loss": {"epsilonHigh": 0.3}}}})
+        patch(team, {"spec": {"training": {"batchSize": 64, "loss": {"epsilonHigh": 3}}}})
 
 
 def test_a_status_in_a_write_of_the_spec_does_not_open_immutable_fields(team: Kubectl) -> None:

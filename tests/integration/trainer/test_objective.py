@@ -67,7 +67,7 @@ def test_kl_is_measured_from_the_initial_policy(rank: int, model: Path, tmp_path
 
 def test_off_policy_samples_are_weighted_by_their_log_probabilities(model: Path, tmp_path: Path) -> None:
     """A sample that the behaviour policy found far likelier than ours falls below the clip range."""
-    policy = backend(config(model), tmp_path)
+    policy = backend(config(model, loss=Loss(type="dapo")), tmp_path)
     unlikely = [structs.replace(g, inference_logprobs=[[-0.01] * len(t) for t in g.tokens]) for g in groups(0)]
     figures = policy.step(prepare(unlikely, policy.rules, 0), 1e-2)
     assert figures["clip_ratio/low_mean"] > 0.2
@@ -78,14 +78,14 @@ def test_epsilon_high_is_the_upper_clip_range(
     epsilon_high: float | None, is_clipped: bool, model: Path, tmp_path: Path
 ) -> None:
     """Many tokens are likelier under the policy than they were under the behaviour policy."""
-    policy = backend(config(model, loss=Loss(epsilon=0.2, epsilon_high=epsilon_high)), tmp_path)
+    policy = backend(config(model, loss=Loss(type="dapo", epsilon=0.2, epsilon_high=epsilon_high)), tmp_path)
     likelier = [structs.replace(g, inference_logprobs=[[-5.5] * len(t) for t in g.tokens]) for g in groups(0)]
     figures = policy.step(prepare(likelier, policy.rules, 0), 1e-2)
     assert (figures["clip_ratio/high_mean"] > 0.1) is is_clipped
 
 
 def test_rows_without_log_probabilities_count_as_on_policy(model: Path, tmp_path: Path) -> None:
-    figures = take_steps(backend(config(model), tmp_path), 1, logprobs=False)[0]
+    figures = take_steps(backend(config(model, loss=Loss(type="dapo")), tmp_path), 1, logprobs=False)[0]
     assert figures["clip_ratio/region_mean"] == 0.0
 
 
