@@ -133,7 +133,7 @@ def test_gradient_checkpointing_gives_the_same_gradient(model: Path, tmp_path: P
 
 
 def test_a_loss_that_is_no_number_stops_the_run_with_the_weights_intact(model: Path, tmp_path: Path) -> None:
-    policy = backend(config(model), tmp_path)
+    policy = backend(config(model, loss=Loss(type="dapo")), tmp_path)
     before = weights(policy)
     impossible = [structs.replace(g, inference_logprobs=[[-1e29] * len(t) for t in g.tokens]) for g in groups(0)]
     with pytest.raises(TrainerError, match="the weights are as they were") as caught:
