@@ -16,6 +16,7 @@ from clotho_dev.cluster.failure import ClusterError
 RELEASE = "clotho"
 NAMESPACE = "clotho-system"
 IMAGE_KEYS = {"operator": "operator", "api-server": "apiServer", "trainer": "trainer", "environment": "environment"}
+VARIANT_KEYS = {"environment-atropos": "environmentAtropos"}  # those whose digest an installation can name
 
 
 def install(

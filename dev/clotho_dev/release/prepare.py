@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from clotho_dev import REPOSITORY
-from clotho_dev.cluster.chart import IMAGE_KEYS
+from clotho_dev.cluster.chart import IMAGE_KEYS, VARIANT_KEYS
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.release import version
 from clotho_dev.release.version import Version
@@ -79,7 +79,8 @@ def edited(files: Mapping[str, str], new: Version, today: date, pushed: Pushed |
 
 def values_with(text: str, pushed: Pushed) -> str:
     """The chart's values with the pushed images as their defaults."""
-    digests = ", ".join(f"{key}: {pushed.digests[key]}" for key in IMAGE_KEYS.values())
+    keys = (*IMAGE_KEYS.values(), *VARIANT_KEYS.values())
+    digests = ", ".join(f'{key}: "{pushed.digests.get(key, "")}"' for key in keys)
     text, registries = re.subn(r"(?m)^  registry: .*$", f"  registry: {pushed.registry}", text)
     text, places = re.subn(r"(?m)^  digests: .*$", f"  digests: {{{digests}}}", text)
     if (registries, places) != (1, 1):

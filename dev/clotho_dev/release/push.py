@@ -12,7 +12,7 @@ import yaml
 
 from clotho_dev import REPOSITORY
 from clotho_dev.cluster import images
-from clotho_dev.cluster.chart import IMAGE_KEYS
+from clotho_dev.cluster.chart import IMAGE_KEYS, VARIANT_KEYS
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.release import destination, sbom
 from clotho_dev.release.builders import Builder
@@ -83,7 +83,8 @@ def by_digest(to: Destination, digests: Mapping[str, str]) -> dict[str, str]:
 
 def chart_values(to: Destination, digests: Mapping[str, str]) -> str:
     """For `helm install --values`: the registry, and each image of the chart by its digest."""
-    named = {IMAGE_KEYS[name]: digest for name, digest in digests.items() if name in IMAGE_KEYS}
+    keys = IMAGE_KEYS | VARIANT_KEYS
+    named = {keys[name]: digest for name, digest in digests.items() if name in keys}
     return HEADER + yaml.safe_dump({"images": {"registry": to.address, "digests": named}}, sort_keys=False)
 
 

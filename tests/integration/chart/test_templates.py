@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from clotho.cli.session.installation import environment_variant
 from clotho_dev import REPOSITORY
 from clotho_dev.chart import generate
 from clotho_dev.chart.install import ChartError
@@ -183,6 +184,19 @@ def test_digests_name_the_images_unless_a_tag_does(render: Render) -> None:
     )
     assert by_digest == f"mirror.example/clotho/operator@{digest}"
     assert by_tag == "mirror.example/clotho/operator:1.2.3"
+
+
+def test_variant_pushed_by_digest_is_the_one_that_discovered_environments_run_on(render: Render) -> None:
+    by_digest = [f"images.digests.{name}=sha256:{'0' * 64}" for name in ("apiServer", "trainer", "environment")]
+    values = ("images.registry=mirror.example/clotho", *by_digest)
+    pushed = f"images.digests.environmentAtropos=sha256:{'1' * 64}"
+    installed = [(), (pushed,), (pushed, "images.tag=1.2.3")]
+    named = [environment_variant(one(render(*values, *more), "Deployment"), "atropos") for more in installed]
+    assert named == [
+        "",
+        f"mirror.example/clotho/environment-atropos@sha256:{'1' * 64}",
+        "mirror.example/clotho/environment-atropos:1.2.3",
+    ]
 
 
 def test_url_of_the_webhook_is_mounted_and_in_no_variable(render: Render) -> None:

@@ -24,8 +24,9 @@ def test_labels_name_source_commit_version_and_time() -> None:
 
 
 def test_digests_are_written_as_values_of_the_chart() -> None:
-    text = push.chart_values(TO, {"operator": DIGEST, "api-server": DIGEST})
-    digests = {"operator": DIGEST, "apiServer": DIGEST}
+    pushed = ("operator", "api-server", "environment-atropos", "trainer-tinker")
+    text = push.chart_values(TO, dict.fromkeys(pushed, DIGEST))
+    digests = {"operator": DIGEST, "apiServer": DIGEST, "environmentAtropos": DIGEST}
     assert yaml.safe_load(text) == {"images": {"registry": "ghcr.io/my-team", "digests": digests}}
 
 

@@ -57,8 +57,14 @@ def test_release_sets_every_version_at_once() -> None:
 def test_release_with_digests_names_the_pushed_images() -> None:
     changed = prepare.edited(FILES, NEXT, TODAY, PUSHED)
     images = yaml.safe_load(changed["charts/clotho/values.yaml"])["images"]
-    assert (images["registry"], images["digests"]) == ("registry.example/team", DIGESTS)
+    assert (images["registry"], images["digests"]) == ("registry.example/team", {**DIGESTS, "environmentAtropos": ""})
     assert '"registry.example/team/trainer:99.0.0"' in changed["operator/clotho/render/settings.py"]
+
+
+def test_release_names_the_pushed_variant_as_well() -> None:
+    pushed = prepare.Pushed("registry.example/team", {**DIGESTS, "environmentAtropos": "sha256:9"})
+    changed = prepare.edited(FILES, NEXT, TODAY, pushed)
+    assert yaml.safe_load(changed["charts/clotho/values.yaml"])["images"]["digests"] == pushed.digests
 
 
 def test_release_without_a_described_change_is_refused() -> None:

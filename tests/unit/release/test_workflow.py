@@ -5,6 +5,8 @@ from pathlib import Path
 
 import yaml
 
+from clotho_dev.cluster import images
+
 ROOT = Path(__file__).parents[3]
 FILE = ROOT / ".github" / "workflows" / "release.yml"
 WORKFLOW = yaml.safe_load(FILE.read_text())
@@ -24,10 +26,17 @@ def test_tests_pass_before_images_are_pushed_and_signed() -> None:
     assert "make test" in commands("test")
 
 
-def test_every_image_is_signed_and_attested() -> None:
-    folders = {path.parent.name for path in (ROOT / "images").glob("*/Containerfile")}
-    assert set(JOBS["sign"]["strategy"]["matrix"]["image"]) == folders
+def test_every_pushed_image_is_signed_and_attested() -> None:
+    (variants,) = re.findall(r"make push .*VARIANTS=(\S+)", commands("push"))
+    assert tuple(JOBS["sign"]["strategy"]["matrix"]["image"]) == images.with_variants(variants)
     assert all(words in commands("sign") for words in ("cosign sign", "cosign attest"))
+
+
+def test_every_variant_that_an_example_takes_from_our_registry_is_pushed() -> None:
+    manifests = "\n".join(path.read_text() for path in (ROOT / "examples").rglob("*.yaml"))
+    named = {name for name in images.PARENTS if f"ghcr.io/clotho-dev/{name}:" in manifests}
+    assert named
+    assert named <= set(JOBS["sign"]["strategy"]["matrix"]["image"])
 
 
 def test_make_targets_exist() -> None:

@@ -51,11 +51,11 @@ def discover(options: argparse.Namespace) -> int:
 def _atropos_image(options: argparse.Namespace) -> str:
     """Of the release that the cluster has; empty where none can be asked."""
     from clotho.cli.session.connection import run_connected
-    from clotho.cli.session.installation import environment_variant, operator_deployment, operator_variables
+    from clotho.cli.session.installation import environment_variant, operator_deployment
 
     async def ask(options: argparse.Namespace, workspace: Workspace) -> str:
         deployment = await operator_deployment(workspace, options.operator_namespace)
-        return environment_variant(operator_variables(deployment), "atropos")
+        return environment_variant(deployment, "atropos")
 
     try:
         return run_connected(ask, options)

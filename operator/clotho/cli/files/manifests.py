@@ -17,8 +17,9 @@ CONFIG_MAP_LIMIT: Final = 900_000  # of the API server's limit of 1 MiB, with ro
 DESCRIPTION_LIMIT: Final = 500
 NAME_LIMIT: Final = 63
 NO_ATROPOS_IMAGE: Final = (
-    "Atropos' library is in an image of its own, which no installed release names: pass --image; "
-    "`make push REGISTRY=... TAG=... VARIANTS=atropos` builds it and writes its name to dist/images.txt"
+    "Atropos' library is in an image of its own, which no installed release names: push it with "
+    "`make push REGISTRY=... TAG=... VARIANTS=atropos` and upgrade the release with its dist/images.yaml, "
+    "or pass --image with the name in dist/images.txt"
 )
 
 

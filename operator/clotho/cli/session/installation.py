@@ -12,6 +12,7 @@ from clotho.workspace.objects import Workspace
 
 ENVIRONMENT_IMAGE: Final = "CLOTHO_IMAGES_ENVIRONMENT"
 RUN_IMAGES: Final = ("CLOTHO_IMAGES_API_SERVER", "CLOTHO_IMAGES_TRAINER", ENVIRONMENT_IMAGE)
+VARIANT_ANNOTATION: Final = "clotho.dev/environment-"
 _TAGGED: Final = re.compile(r"(?P<repository>[^@]+):(?P<tag>[^:/@]+)")
 
 
@@ -36,9 +37,14 @@ def _variables(deployment: Object) -> Iterator[tuple[str, str]]:
             yield variable["name"], variable.get("value", "")
 
 
-def environment_variant(variables: Mapping[str, str], variant: str) -> str:
-    """The image beside the operator's own. Empty where no name can be known: a digest is of one image only, and so is a
-    tag that the images do not share."""
+def environment_variant(deployment: Object, variant: str) -> str:
+    """The one that the release names by digest, else the one beside the operator's own, with the tag that they share.
+    Empty where no name can be known."""
+    by_digest: str = (deployment.get("metadata", {}).get("annotations") or {}).get(f"{VARIANT_ANNOTATION}{variant}", "")
+    return by_digest or _beside_the_others(operator_variables(deployment), variant)
+
+
+def _beside_the_others(variables: Mapping[str, str], variant: str) -> str:
     images = [_TAGGED.fullmatch(variables.get(name, "")) for name in RUN_IMAGES]
     if len({image["tag"] if image else "" for image in images}) != 1 or (own := images[-1]) is None:
         return ""

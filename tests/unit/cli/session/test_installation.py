@@ -16,4 +16,10 @@ from clotho.cli.session.installation import RUN_IMAGES, environment_variant
     ],
 )
 def test_variant_of_the_installed_release(images: tuple[str, ...], variant: str) -> None:
-    assert environment_variant(dict(zip(RUN_IMAGES, images, strict=True)), "x") == variant
+    variables = [{"name": name, "value": image} for name, image in zip(RUN_IMAGES, images, strict=True)]
+    deployment = {"spec": {"template": {"spec": {"containers": [{"name": "operator", "env": variables}]}}}}
+    assert environment_variant(deployment, "x") == variant
+
+
+def test_variant_without_an_installed_release_has_no_name() -> None:
+    assert environment_variant({}, "x") == ""
