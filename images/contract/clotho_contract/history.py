@@ -31,12 +31,14 @@ RECORDED: Final = (
     "reward/std",
     "percent_correct",
     "loss",
+    "world_model_loss",  # with training.worldModel
     "kl",
     "entropy",
     "gradient_norm",
     "learning_rate",
     "completions/mean_length",
     "completions/truncated",
+    "tools/calls_per_rollout",  # with inline.tools
     "staleness/mean",
     "tokens_per_second",
     "seconds_per_step",
