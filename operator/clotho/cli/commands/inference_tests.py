@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from clotho.agent.answers import test_answer
 from clotho.api.inference_tests import TIDY_SECONDS
+from clotho.api.phases import FINISHED_TEST_PHASES
 from clotho.authoring.changes import is_run_field
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.files.changes import read_change
@@ -61,8 +62,9 @@ async def _run(options: argparse.Namespace, workspace: Workspace, order: TestOrd
 
     async def report(seen: dict[str, Any]) -> None:
         nonlocal last
-        message = seen.get("status", {}).get("message", "")
-        if message and message != last:
+        status = seen.get("status", {})
+        message = status.get("message", "")
+        if message and message != last and status.get("phase") not in FINISHED_TEST_PHASES:  # the end is the verdict's
             last = message
             output.note(message)
 
@@ -139,4 +141,7 @@ def verdict(answer: Answer, secret: str) -> str:
     if all("401" in error or "403" in error for error in errors):
         key = f"the key OPENAI_API_KEY in Secret {secret}" if secret else "--secret: without it no key is sent"
         return f"The environment was not tested: the models' API rejected the key. Check {key}."
-    return "The environment was not tested: no model answered. Check --base-url and --model."
+    return (
+        "The environment was not tested: no model answered. Check --base-url and --model; a Service of the cluster is "
+        "NAME:PORT or NAME.NAMESPACE.svc:PORT, with the port of its pods."
+    )

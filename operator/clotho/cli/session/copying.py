@@ -17,6 +17,7 @@ import msgspec
 from clotho.api.names import COMPONENT_LABEL, INDEX_LABEL, TRAINER
 from clotho.cli.failure import Exit, Failure
 from clotho.cli.session.termination import cancelled_by_sigterm
+from clotho.cli.terminal import output
 from clotho.render.containers import EVERY_CONTAINER, MAIN, POD_SECURITY
 from clotho.workspace.objects import Workspace
 from clotho_contract.names import DATA_PATH
@@ -115,7 +116,9 @@ async def _until_running(workspace: Workspace, name: str) -> None:
                 pod = await workspace.client.get(workspace.core(f"pods/{name}"), Object)
                 if pod["status"].get("phase") == "Running":
                     return
-                message = _why_waiting(pod) or message
+                if (found := _why_waiting(pod)) not in ("", message):
+                    message = found
+                    output.note(f"waiting for the copying pod: {message}")
                 await asyncio.sleep(0.5)
     except TimeoutError:
         raise Failure(f"the copying pod did not start within {START_SECONDS} s: {message}", Exit.TIMEOUT) from None
@@ -155,6 +158,9 @@ async def _copy(workspace: Workspace, pod: str, source: Source, target: Path) ->
                     complaints += data[:4096]
                 elif channel == ENDED:
                     _check_ending(data, complaints)
+    except asyncio.CancelledError:  # Ctrl-C, SIGTERM
+        output.note(f"the copy is incomplete; delete {target} before you try again")
+        raise
     finally:
         await asyncio.to_thread(arrived.close_writing)
         await asyncio.gather(unpacking, return_exceptions=True)  # raised below, unless there was an earlier error

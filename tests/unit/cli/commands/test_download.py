@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import io
 import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 from clotho.cli import arguments
 from clotho.cli.commands import download
 from clotho.cli.failure import Exit, Failure
+from clotho.cli.session import copying as copying_files
 from rig.fake_api import NAMESPACE, FakeApi
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -101,6 +105,48 @@ async def test_a_failed_copy_is_an_error_and_its_pod_is_deleted(
     assert message in str(failure.value)
     assert copying_pods(api) == []
     assert not (tmp_path / "outside").exists()
+
+
+async def test_an_interrupted_copy_is_called_incomplete_and_its_pod_is_deleted(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_copying = asyncio.Event()
+
+    @asynccontextmanager
+    async def endless(*_: Any) -> AsyncIterator[AsyncIterator[Any]]:
+        async def messages() -> AsyncIterator[Any]:
+            is_copying.set()
+            await asyncio.Event().wait()
+            yield
+
+        yield messages()
+
+    monkeypatch.setattr(api, "open_channels", endless)
+    copying = asyncio.create_task(download.download(options("--to", str(tmp_path / "weights")), api.workspace))
+    await is_copying.wait()
+    copying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+    assert f"the copy is incomplete; delete {tmp_path / 'weights'} before you try again" in capsys.readouterr().err
+    assert copying_pods(api) == []
+
+
+async def test_what_the_copying_pod_waits_for_is_shown(
+    api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = {"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image: tra"}}}
+    create = api.create
+
+    async def cannot_start(path: str, body: Any, answer: type[Any], **params: str) -> Any:
+        made = await create(path, body, answer, **params)
+        made["status"] = {"phase": "Pending", "containerStatuses": [waiting]}
+        return made
+
+    monkeypatch.setattr(api, "create", cannot_start)
+    monkeypatch.setattr(copying_files, "START_SECONDS", 0.1)
+    with pytest.raises(Failure):
+        await download.download(options("--to", str(tmp_path / "weights")), api.workspace)
+    assert capsys.readouterr().err == "waiting for the copying pod: no such image: tra\n"
 
 
 @pytest.mark.parametrize(

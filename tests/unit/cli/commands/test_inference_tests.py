@@ -49,7 +49,7 @@ async def test_exit_code_follows_the_result_of_the_test(
         }
         model["samples"] = samples
         summary = {"requested": 1, "tested": 1, "succeeded": 1, "environmentWorks": works}
-        made["status"] = {"phase": "Completed", "models": [model], "summary": summary}
+        made["status"] = {"phase": "Completed", "models": [model], "summary": summary, "message": "One model made it."}
         return made
 
     monkeypatch.setattr(api, "create", finish_at_once)
@@ -58,8 +58,9 @@ async def test_exit_code_follows_the_result_of_the_test(
     assert specs[0]["models"] == [{"name": "qwen/qwen3-8b", "size": "small", "baseUrl": "http://x/v1"}]
     assert specs[0]["secretName"] == "keys"
     assert specs[0]["config"] == {"mode": "hard"}
-    printed = capsys.readouterr().out
+    printed, notes = capsys.readouterr()
     assert "boom" in printed
+    assert f"{printed}{notes}".count("One model made it.") == 1
     assert "qwen/qwen3-8b, score 6.00:\n  prompt  6 + 1 =\n  answer  7\n" in printed
     assert await api.workspace.all("InferenceTest") == [], "it is tidied away"
 
@@ -142,7 +143,7 @@ UNREACHABLE = "InferenceUnavailableError: no answer from the inference server at
         (1, [None, "x"], "The environment runs. No model made all its groups."),
         (0, ["The pod cannot be started (CreateContainerConfigError): no key x."], "its pods lack something."),
         (0, [UNAUTHORIZED], "the models' API rejected the key. Check the key OPENAI_API_KEY in Secret keys."),
-        (0, [UNREACHABLE, UNAUTHORIZED], "no model answered. Check --base-url and --model."),
+        (0, [UNREACHABLE, UNAUTHORIZED], "no model answered. Check --base-url and --model; a Service of the cluster is NAME:PORT or "),
         (0, ["KeyError: 'answer' (env.py:3)", UNREACHABLE], "The environment does not work yet."),
         (0, [], "The environment does not work yet."),
     ],
