@@ -10,16 +10,18 @@ from typing import Any, Final
 from clotho_contract.history import LOG_KEY
 
 _LEVELS: Final = {"warning": "WARN", "critical": "FATAL"}
-_SHOWN: Final = frozenset({"time", "level", "logger", "message", "exception", LOG_KEY})  # or not for people
+_SHOWN: Final = frozenset({"time", "level", "logger", "message", "exception"})
 
 _MOST_FIELDS: Final = 8  # more, such as all metrics of a step, are for programs
 
 
 def readable(line: str) -> list[str]:
-    """Several lines where the message has several, or where there is a traceback, which is indented."""
+    """Several lines where the message has several, or a traceback, which is indented; nothing of a record."""
     entry = _entry(line)
     if entry is None:
         return [line]
+    if LOG_KEY in entry:  # curves for the operator
+        return []
     first, *others = str(entry["message"]).split("\n")
     level = str(entry["level"])
     fields = {key: value for key, value in entry.items() if key not in _SHOWN}

@@ -51,7 +51,8 @@ async def restart(options: argparse.Namespace, workspace: Workspace) -> int:
     notes = [f"continues from step {checkpoint['step']} on claim {claim}"]
     if not storage.get("retain", True) and not storage.get("claimName"):
         notes.append(f"claim {claim} belongs to run {options.name}: deleting that run deletes it")
-    return await _launch(options, workspace, {**spec, "storage": {**storage, "claimName": claim}}, notes)
+    spec = {**spec, "storage": {**storage, "claimName": claim}}
+    return await _launch(options, workspace, spec, notes, least_steps=checkpoint["step"])
 
 
 def plain_spec(run: Object) -> Object:
@@ -59,13 +60,22 @@ def plain_spec(run: Object) -> Object:
     return {key: value for key, value in run["spec"].items() if key not in ("suspend", "stop")}
 
 
-async def _launch(options: argparse.Namespace, workspace: Workspace, spec: Object, notes: Sequence[str] = ()) -> int:
+async def _launch(
+    options: argparse.Namespace, workspace: Workspace, spec: Object, notes: Sequence[str] = (), least_steps: int = 0
+) -> int:
     """The notes are printed once it is certain that the new run is valid."""
     taken = {each["metadata"]["name"] for each in await workspace.all("TrainingRun")}
     name = options.new_name or next_name(options.name, taken)
     spec = changed(spec, map(read_change, options.changes))
     if problems := spec_problems(name, spec):
         raise Failure(f"the new run is not valid: {'; '.join(problems)}", Exit.USAGE)
+    if (steps := spec["training"]["steps"]) < least_steps:
+        more = f"training.steps={least_steps + steps}"
+        raise Failure(
+            f"training.steps: {steps} is the total, and the checkpoint is of step {least_steps}; --set {more} trains "
+            f"{steps} more",
+            Exit.USAGE,
+        )
     for note in notes:
         output.note(note)
     manifest: Manifest = {"metadata": {"name": name}, "spec": spec}

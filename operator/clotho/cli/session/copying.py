@@ -116,7 +116,7 @@ async def _until_running(workspace: Workspace, name: str) -> None:
                 pod = await workspace.client.get(workspace.core(f"pods/{name}"), Object)
                 if pod["status"].get("phase") == "Running":
                     return
-                if (found := _why_waiting(pod)) not in ("", message):
+                if (found := _why_waiting(pod)) not in ("", "ContainerCreating", message):
                     message = found
                     output.note(f"waiting for the copying pod: {message}")
                 await asyncio.sleep(0.5)

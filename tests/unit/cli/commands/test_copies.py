@@ -59,6 +59,15 @@ async def test_a_clone_that_is_not_valid_is_not_created(api: FakeApi) -> None:
     assert len(api.objects) == 1
 
 
+async def test_a_restart_with_fewer_steps_than_its_checkpoint_has_is_refused(api: FakeApi) -> None:
+    api.add("TrainingRun", "mine", SPEC, {"phase": "Failed", "checkpoint": CHECKPOINT})
+    with pytest.raises(Failure) as failure:
+        await copies.restart(options("restart", "mine", "--set", "training.steps=20"), api.workspace)
+    assert "the checkpoint is of step 40; --set training.steps=60 trains 20 more" in str(failure.value)
+    assert len(api.objects) == 1
+    assert await copies.restart(options("restart", "mine", "--set", "training.steps=40"), api.workspace) == Exit.OK
+
+
 @pytest.mark.parametrize("phase", ["Failed", "Stopped"])
 async def test_a_restart_continues_on_the_claim_of_the_old_run(
     api: FakeApi, phase: str, capsys: pytest.CaptureFixture[str]

@@ -143,7 +143,11 @@ UNREACHABLE = "InferenceUnavailableError: no answer from the inference server at
         (1, [None, "x"], "The environment runs. No model made all its groups."),
         (0, ["The pod cannot be started (CreateContainerConfigError): no key x."], "its pods lack something."),
         (0, [UNAUTHORIZED], "the models' API rejected the key. Check the key OPENAI_API_KEY in Secret keys."),
-        (0, [UNREACHABLE, UNAUTHORIZED], "no model answered. Check --base-url and --model; a Service of the cluster is NAME:PORT or "),
+        (
+            0,
+            [UNREACHABLE, UNAUTHORIZED],
+            "Check --base-url and --model; a Service of the cluster is NAME:PORT",
+        ),
         (0, ["KeyError: 'answer' (env.py:3)", UNREACHABLE], "The environment does not work yet."),
         (0, [], "The environment does not work yet."),
     ],

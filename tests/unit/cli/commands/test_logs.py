@@ -10,6 +10,7 @@ from clotho.cli import arguments
 from clotho.cli.commands import logs
 from clotho.cli.failure import Exit
 from clotho.cluster.outcomes import Transient
+from clotho_contract.history import LOG_KEY
 from rig.fake_api import NAMESPACE, FakeApi
 
 POD = f"/api/v1/namespaces/{NAMESPACE}/pods/t"
@@ -30,7 +31,9 @@ def api() -> FakeApi:
     fake = FakeApi()
     fake.add("TrainingRun", "mine", {"training": {"steps": 9}})
     fake.objects[POD] = {"metadata": {"name": "t", "labels": LABELS}}
-    fake.texts[f"{POD}/log"] = "\n".join([*map(json.dumps, ENTRIES), "plain {", '{"not": "ours"}']).encode()
+    record = {"time": "2026-11-15T12:00:03+00:00", "level": "info", "message": "for the operator", LOG_KEY: {}}
+    lines = [*map(json.dumps, [*ENTRIES, record]), "plain {", '{"not": "ours"}']
+    fake.texts[f"{POD}/log"] = "\n".join(lines).encode()
     return fake
 
 
@@ -52,7 +55,7 @@ async def test_json_is_one_object_a_line(api: FakeApi, capsys: pytest.CaptureFix
     assert await logs.logs(options("-o", "json"), api.workspace) == Exit.OK
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert entries[:2] == [{"component": "trainer", **each} for each in ENTRIES]
-    assert entries[2] == {"component": "trainer", "message": "plain {"}
+    assert entries[3] == {"component": "trainer", "message": "plain {"}
 
 
 @pytest.mark.parametrize(
