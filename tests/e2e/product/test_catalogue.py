@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -222,7 +223,10 @@ def try_three_models(runs: Runs, clotho: Clotho, image: str) -> None:
     named = [part for model in ("good", "garbage", "hangs") for part in ("--model", model)]
     where = ["--base-url", "http://models:8001/v1", "--secret", "key"]
     size = ["--steps", "2", "--group-size", "4", "--timeout", "80"]
-    clotho("test", "mine", *named, *where, *size, "--keep", "--output", "json")
+    shown = clotho("test", "mine", *named, *where, *size, "--keep")
+    assert len(re.findall(r"good, score 1\.00:\n  prompt  ([abcd])>\n  answer  \1{8}\n", shown)) == 2, shown
+    assert shown.count("garbage, score 0.00:\n") == 2, shown
+    assert shown.splitlines()[-1].startswith("The environment works: "), shown
     (test,) = runs.kubectl.get("inferencetests")["items"]
     status = test["status"]
     assert status["phase"] == "Completed"

@@ -76,3 +76,13 @@ def test_missing_gpu_is_reported_with_the_schedulers_message(runs: Runs) -> None
     )
     assert "nvidia.com/gpu" in waiting["status"]["message"]
     assert condition(waiting, "Ready") == "False"
+
+
+def test_misspelt_class_fails_the_run_while_its_trainer_has_no_node(runs: Runs) -> None:
+    misspelt = {"name": "letters", "entry": "clotho_environment.builtin.letters:Leters", "config": {"group_size": 16}}
+    run = letters("misspelt", environments=[misspelt])
+    run["spec"]["trainer"]["gpus"] = 1
+    runs.kubectl.apply(run)
+    failed = runs.wait_for_phase("misspelt", "Failed")
+    assert "Leters" in failed["status"]["message"]
+    assert "did you mean Letters?" in failed["status"]["message"]
