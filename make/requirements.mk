@@ -15,5 +15,5 @@ requirements-of-variants: | $(UV) ## Export those of the variants; Atropos' libr
 	@$(UV) $(EXPORT) --extra trainer-tinker --output-file images/trainer/requirements-tinker.txt
 	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	  images/environment/requirements-atropos.in --output-file images/environment/requirements-atropos.txt
-	@$(UV) pip compile --quiet --only-binary :all: --python-version 3.12 --python-platform x86_64-manylinux_2_28 --generate-hashes \
+	@$(UV) pip compile --quiet --only-binary :all: --python-version 3.11 --python-platform x86_64-manylinux_2_36 --generate-hashes \
 	  --no-annotate --no-header images/trainer/requirements-vllm.in --output-file images/trainer/requirements-vllm.txt

@@ -69,6 +69,11 @@ def test_requirements_of_variants_follow_the_lock_file(file: str) -> None:
     assert all(version in {each["version"] for each in PACKAGES[name]} for name, version in pinned.items())
 
 
+def test_variants_are_resolved_for_the_older_python_of_the_base_that_is_made_without_a_registry() -> None:
+    text = (REPOSITORY / "make" / "requirements.mk").read_text()
+    assert [*re.findall(r"pip compile .*--python-version (\S+)", text)] == ["3.11", "3.11"]
+
+
 @pytest.mark.parametrize("image", ["operator", "api-server", "environment"])
 def test_only_the_trainer_has_torch(image: str) -> None:
     assert not {"torch", "trl", "peft"} & closure(EXTRAS[image])

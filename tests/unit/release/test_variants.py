@@ -34,6 +34,11 @@ def test_variant_starts_from_its_image_and_gives_up_root(name: str) -> None:
     assert f'title="clotho-{name}"' in text
 
 
+def test_vllm_runs_as_a_user_without_a_name() -> None:
+    """torch asks for the user's name when vLLM is imported, and the pods' user is in no /etc/passwd."""
+    assert re.search(r"^ENV LOGNAME=\w+$", images.containerfile("trainer-vllm").read_text(), re.MULTILINE)
+
+
 def test_variant_changes_with_the_image_it_starts_from() -> None:
     tags = {base: images.tag_of("environment-atropos", base) for base in (None, "another")}
     assert len(set(tags.values())) == 2
