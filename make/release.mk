@@ -1,7 +1,7 @@
 RELEASE_TOOL := PYTHONPATH=dev .tools/cluster/bin/python -m clotho_dev.release
 
 .PHONY: push release chart-package chart-push
-push: $(TOOLS) ## Build every image and push it (REGISTRY=host/path TAG=name; VARIANTS=..., BUILDER=buildah|podman|docker, PLAIN_HTTP=1)
+push: $(TOOLS) ## Build every image and push it (REGISTRY=host/path TAG=name; VARIANTS=..., BUILDER=buildah|podman|docker, BASE_IMAGE=..., PLAIN_HTTP=1)
 	@$(RELEASE_TOOL) push --registry "$(REGISTRY)" --tag "$(TAG)" --variants "$(VARIANTS)"
 
 release: $(VENV) ## Set a new version everywhere, ready to commit, and pack the chart (VERSION=x; DIGESTS=dist/images.yaml)

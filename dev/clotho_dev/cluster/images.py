@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import urllib.error
 import urllib.request
@@ -86,16 +87,21 @@ def build(names: Iterable[str] = NAMES) -> None:
 
 def base_image() -> str | None:
     """None stands for the Containerfiles' own base image, from a registry."""
-    return None if _registry_answers() else BASE_TAG
+    return chosen_base() or (None if _registry_answers() else BASE_TAG)
+
+
+def chosen_base() -> str | None:
+    """$BASE_IMAGE: a mirror's copy of the Containerfiles' own."""
+    return os.environ.get("BASE_IMAGE") or None
 
 
 @contextmanager
 def building(base: str | None) -> Iterator[None]:
     packages.require_root("building images")
-    packages.require(packages.IMAGES, packages.DEBIAN_BASE if base else {})
+    packages.require(packages.IMAGES, packages.DEBIAN_BASE if base == BASE_TAG else {})
     with only_one(images_lock(), "building or importing images"):
         discard_leftovers()
-        if base:
+        if base == BASE_TAG:
             _provide_debianbase_image()
         yield
 
@@ -191,13 +197,18 @@ def _build(
         f"--file={file}",
         f"--tag={tag}",
         f"--volume={uv_cache}:/root/.cache/uv",
-        *([f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []),
+        *own_certificates(),
         *(f"--build-arg={each}" for each in arguments),
         *(f"--label={key}={value}" for key, value in (labels or {}).items()),
         str(context),
     )
     with step(f"Building image {name}") as progress:
         stream(argv, progress)
+
+
+def own_certificates() -> list[str]:
+    """For a build behind a proxy whose certificate authority this machine trusts; not kept in the image."""
+    return [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.exists() else []
 
 
 def starts_from(name: str, base: str | None) -> list[str]:

@@ -84,6 +84,7 @@ class Client:
 
     def __init__(self, program: str) -> None:
         self.program = program
+        self._base = images.chosen_base()
 
     def at_work(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -91,10 +92,12 @@ class Client:
     def build(self, image: str, reference: str, labels: Mapping[str, str]) -> None:
         if image in images.PARENTS:
             parent = images.PARENTS[image]
-            self.build(parent, images.tag_of(parent, None), {})
+            self.build(parent, images.tag_of(parent, self._base), {})
         marks = [f"--label={key}={value}" for key, value in labels.items()]
-        under = [f"--build-arg={each}" for each in images.starts_from(image, None)]
-        argv = [self.program, "build", f"--file={images.containerfile(image)}", f"--tag={reference}", *marks, *under]
+        under = [f"--build-arg={each}" for each in images.starts_from(image, self._base)]
+        trusted = images.own_certificates() if self.program == "podman" else []  # docker's builds take no volumes
+        argv = [self.program, "build", f"--file={images.containerfile(image)}", f"--tag={reference}"]
+        argv += [*trusted, *marks, *under]
         with step(f"Building image {image}") as progress:
             buildah.stream([*argv, str(REPOSITORY)], progress)
 

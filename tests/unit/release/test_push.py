@@ -1,11 +1,13 @@
 """What a push writes: labels, values for the chart, the table, and the bill of materials."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 
+from clotho_dev.cluster import images
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.release import builders, destination, push, sbom
 
@@ -63,6 +65,23 @@ def test_digest_of_a_docker_push_is_found() -> None:
     assert builders.digest_in(f"latest: digest: {DIGEST} size: 1234\n") == DIGEST
     with pytest.raises(ClusterError, match="without its digest"):
         builders.digest_in("pushed\n")
+
+
+@pytest.mark.parametrize(("program", "trusts"), [("podman", True), ("docker", False)])
+def test_build_starts_from_the_chosen_base_with_the_certificates_of_this_machine(
+    program: str, trusts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    certificates = tmp_path / "ca.crt"
+    certificates.touch()
+    monkeypatch.setattr(images, "CERTIFICATES", certificates)
+    monkeypatch.setenv("BASE_IMAGE", "mirror.example/python:3.12")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / program).write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\n')
+    (tmp_path / program).chmod(0o755)
+    builders.choose(program).build("operator", "r/operator:1", {"a": "b"})
+    arguments = (tmp_path / "arguments").read_text().split()
+    assert {"--build-arg=BASE=mirror.example/python:3.12", "--label=a=b", "--tag=r/operator:1"} <= set(arguments)
+    assert (f"--volume={certificates}:{certificates}:ro" in arguments) == trusts
 
 
 def test_unknown_or_missing_builder_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
