@@ -1,13 +1,14 @@
-"""A run without environments, from its ConfigMap to a GGUF file on its claim."""
+"""Runs without environments: one that ends as a GGUF file on its claim, and one that learns what its tool answers."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import yaml
 
 from clotho_dev import REPOSITORY
-from e2e.product.runs import Runs, condition
+from e2e.product.runs import Object, Runs, condition
 from rig.pods import Pods
 
 
@@ -37,3 +38,33 @@ print(json.dumps([content[:4].decode(), len(content), hashlib.sha256(content).he
     assert json.loads(Pods(runs.kubectl, python_image).run("reader", script, claim=claim)) == [
         "GGUF", model["bytes"], model["sha256"],
     ]  # fmt: skip
+
+
+def test_a_run_with_tools_learns_what_they_answer(runs: Runs) -> None:
+    """The example with ECHO, with a model and sizes for a CPU."""
+    files, run = yaml.safe_load_all((REPOSITORY / "examples" / "tools-echo" / "tools.yaml").read_text())
+    files["data"]["desk_model.py"] = (Path(__file__).parent / "desk_model.py").read_text()
+    spec = run["spec"]
+    teacher = {
+        "name": "make-model",
+        "command": ["python", "/desk/desk_model.py", "/models/desk", spec["inline"]["instructions"]],
+        "volumeMounts": [{"name": "models", "mountPath": "/models"}, {"name": "desk", "mountPath": "/desk"}],
+    }
+    volumes = [{"name": "desk", "configMap": {"name": files["metadata"]["name"]}}]
+    spec["model"] = {"name": "/models/desk", "dtype": "float32"}
+    spec["inline"]["maxCompletionTokens"] = 32
+    spec["training"] |= {"steps": 8, "batchSize": 24, "maxTokens": 256, "learningRate": 0.001}
+    spec["trainer"] = {"gpus": 0, "template": {"spec": {"initContainers": [teacher], "volumes": volumes}}}
+    for manifest in (files, run):
+        runs.kubectl.apply(manifest)
+    done = runs.wait_for_phase("desk", "Completed", "Failed")
+    assert done["status"]["phase"] == "Completed", done["status"]["message"]
+    figures = history_of(runs, done)["figures"]
+    assert min(figures["toolsCallsPerRollout"]) > 0.5
+    assert figures["worldModelLoss"][-1] < figures["worldModelLoss"][0] * 0.8
+
+
+def history_of(runs: Runs, run: Object) -> Object:
+    name = f"{run['metadata']['name']}-{run['metadata']['uid'][:8]}-history"
+    series: Object = json.loads(runs.kubectl.get("configmap", name)["data"]["series.json"])
+    return series
