@@ -177,10 +177,6 @@ REFUSED: list[tuple[Body, str]] = [
     ),
     (smallest(storage={"size": "lots"}), 'spec.storage.size: Invalid value: "lots": must be a size such as 10Gi'),
     (
-        smallest(model={"name": "m", "secretName": "My_Token"}),
-        'spec.model.secretName: Invalid value: "My_Token": must be the name of an object: lower-case letters, digits',
-    ),
-    (
         smallest(export={"ollama": {"url": "ollama:11434", "name": "ours"}}),
         'spec.export.ollama.url: Invalid value: "ollama:11434": must be a URL that starts with http:// or https://',
     ),
