@@ -11,7 +11,7 @@ _TOKENS = 48
 
 
 class PolicyProbe:
-    """The trainer scores with its own modules. A version is known when the answers before and after it agree on it."""
+    """The trainer scores with its own modules. A version is known when two answers in a row agree on it."""
 
     def __init__(self, token: str, model: str) -> None:
         chooser = random.Random(7)  # noqa: S311

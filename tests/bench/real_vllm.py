@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ from rig import locked_versions  # noqa: E402
 START_SECONDS = 300
 _REPLICA_MEMORY_SHARE = 0.3  # of the one GPU, which the trainer uses, too
 _FULL_LEARNING_RATE = 1e-4  # smaller steps are lost in bfloat16
+_PAUSE = 0.2
 _PROCESS = [str(Path(__file__).with_name("vllm_process.py"))]
 
 
@@ -121,16 +123,25 @@ def _with_a_replica(config: Any, options: argparse.Namespace, model: Path, *, is
 
     probe, began, serving = PolicyProbe(trainer_run.TOKEN, str(model)), time.monotonic(), []
 
+    is_over = threading.Event()
+
+    def follow_trainer(ports: trainer_run.Ports) -> None:
+        while not is_over.wait(_PAUSE):
+            probe.observe("trainer", ports.inference)
+
     def observe(ports: trainer_run.Ports) -> None:
         if probe.observe("replica", ports.replica) and not serving:
             serving.append(time.monotonic() - began)
-        if serving:
-            probe.observe("trainer", ports.inference)
+            threading.Thread(target=follow_trainer, args=(ports,), daemon=True).start()
+        probe.observe("replica", ports.replica)  # at once, before the next version comes
 
     replica = trainer_run.Replica(
         _PROCESS, lambda ports: settings(ports, Vllm()), _variables(options, _REPLICA_MEMORY_SHARE), observe
     )
-    figures = trainer_run.measured(settings, ["-m", "clotho_trainer"], replica, limit_seconds=options.limit)
+    try:
+        figures = trainer_run.measured(settings, ["-m", "clotho_trainer"], replica, limit_seconds=options.limit)
+    finally:
+        is_over.set()
     start = round(serving[0], 1) if serving else None
     return figures | {"seconds_until_the_replica_served": start, "scores": probe.figures()}
 
