@@ -115,11 +115,10 @@ def _with_a_replica(config: Any, options: argparse.Namespace, model: Path, *, is
             serving_ranks=0,  # the trainer's engine serves the probe alone
             inference_replicas=(f"http://127.0.0.1:{ports.replica}",),
         )
-        made = replace(made, endpoints=endpoints)
-        if not is_full:
-            return made
-        training = replace(made.training, lora=Lora(rank=0), learning_rate=_FULL_LEARNING_RATE)
-        return replace(made, training=training)
+        training = replace(made.training, max_staleness=1)  # the trainer waits for a replica that is slow to follow
+        if is_full:
+            training = replace(training, lora=Lora(rank=0), learning_rate=_FULL_LEARNING_RATE)
+        return replace(made, endpoints=endpoints, training=training)
 
     probe, began, serving = PolicyProbe(trainer_run.TOKEN, str(model)), time.monotonic(), []
 
