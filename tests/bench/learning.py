@@ -2,9 +2,9 @@
 
 The letters task on the tiny model. `in_turn`: generate a batch, train on it, and so on. `in_flight` and `drained`:
 both at the same time with two batches in flight, so that most sequences live through an update, or hold it up;
-`one_in_flight`: with one batch. A setting is `ENGINE:SCHEDULE` or `ENGINE:SCHEDULE:LOSS`; the default loss `cispo` is
-truncated importance sampling, `dapo` clips instead. The last line is JSON: for each setting and seed the mean reward of
-the first and last five steps, and the step at which the mean of five steps reached 0.9. The engine `fp8` is the fast
+`one_in_flight`: with one batch. A setting is `ENGINE:SCHEDULE` or `ENGINE:SCHEDULE:LOSS`; the loss `cispo` is truncated
+importance sampling, the default `dapo` clips instead. The last line is JSON: for each setting and seed the mean reward
+of the first and last five steps, and the step at which the mean of five steps reached 0.9. The engine `fp8` is the fast
 one over a base in 8 bits, on a GPU, where `--dtype bfloat16` makes the others comparable.
 """
 

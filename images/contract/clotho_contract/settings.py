@@ -65,7 +65,7 @@ class Loss(Settings, frozen=True):
     type: Annotated[
         Literal["grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"],
         Meta(description="How token losses are clipped and averaged."),
-    ] = "cispo"
+    ] = "dapo"
     epsilon: Annotated[float, Meta(gt=0, description="Clip range of the importance ratio, below 1.")] = 0.2
     epsilon_high: Annotated[
         float | None, Meta(description="Clip range above 1 (default: epsilon); of cispo, the largest ratio (5).")

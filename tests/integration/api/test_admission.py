@@ -86,7 +86,10 @@ REFUSED: list[tuple[Body, str]] = [
     (training(learningRate=0), "spec.training.learningRate in body should be greater than 0"),
     (training(loss={"type": "ppo"}), 'Unsupported value: "ppo": supported values: "bnpo", "cispo"'),
     (training(loss={"epsilonHigh": 0}), "training.loss.epsilonHigh must be greater than 0"),
-    (training(loss={"epsilonHigh": 0.28}), "training.loss.epsilonHigh of cispo is the largest importance ratio"),
+    (
+        training(loss={"type": "cispo", "epsilonHigh": 0.28}),
+        "training.loss.epsilonHigh of cispo is the largest importance ratio",
+    ),
     (smallest(storage={"resumeFrom": "s3://runs/first"}), "storage.resumeFrom needs storage.s3"),
     (smallest(storage={"s3": {"bucket": "runs"}}), "spec.storage.s3.secretName: Required value"),
     (training(backend="tinker"), "trainer.tinkerSecretName is needed by training.backend tinker"),

@@ -141,7 +141,7 @@ POOL: dict[str, list[Any]] = {
     "training.learningRate": [4e-5, 1e-4, 1],
     "training.lora.rank": [32, 16, 8],
     "training.lora.alpha": [64, 64.0, 32.5],
-    "training.loss.type": ["cispo", "grpo"],
+    "training.loss.type": ["dapo", "grpo"],
     "training.loss.epsilonHigh": [1.5, 3],
     "training.gradientCheckpointing": [True, False],
     "training.seed": [0, 1, 2],

@@ -154,7 +154,10 @@ BAD: list[tuple[Body, str]] = [
     ({"training": {"steps": 1, "microBatchSize": 48}}, "training.microBatchSize: 48 does not divide batchSize 128"),
     ({"training": {"steps": 1, "backend": "tinker"}}, "trainer.tinkerSecretName is needed by training.backend tinker"),
     ({"training": {"steps": 1, "loss": {"epsilonHigh": 0}}}, "training.loss.epsilonHigh must be greater than 0"),
-    ({"training": {"steps": 1, "loss": {"epsilonHigh": 0.28}}}, "training.loss.epsilonHigh of cispo is the largest"),
+    (
+        {"training": {"steps": 1, "loss": {"type": "cispo", "epsilonHigh": 0.28}}},
+        "training.loss.epsilonHigh of cispo is the largest",
+    ),
     ({"model": {"name": "m", "quantization": "nf4"}, "trainer": {"gpus": 0}}, "nf4 needs trainer.gpus of at least 1"),
     (
         {

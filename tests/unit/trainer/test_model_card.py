@@ -34,7 +34,7 @@ def test_a_card_is_filled_in() -> None:
         "library_name": "peft",
         "license": "apache-2.0",
         "pipeline_tag": "text-generation",
-        "tags": ["clotho", "reinforcement-learning", "cispo", "lora"],
+        "tags": ["clotho", "reinforcement-learning", "dapo", "lora"],
     }
     for row in (
         "| licence of the base | apache-2.0 |",
