@@ -5,7 +5,6 @@ Neither of the two changes a file in place, and both keep a layer as overlayfs h
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import uuid
@@ -15,6 +14,7 @@ from pathlib import Path
 from clotho_dev.cluster.console import Step
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.node import ctr
+from clotho_dev.cluster.oci import digest_of
 from clotho_dev.cluster.state import Folder
 
 GC_ROOT = "containerd.io/gc.root"  # ctr labels what it makes with it
@@ -44,7 +44,7 @@ def chain(digests: Sequence[str]) -> list[str]:
     """A snapshot is named by its own layer and all below it (OCI's ChainID)."""
     names = list(digests[:1])
     for digest in digests[1:]:
-        names.append(f"sha256:{hashlib.sha256(f'{names[-1]} {digest}'.encode()).hexdigest()}")
+        names.append(digest_of(f"{names[-1]} {digest}".encode()))
     return names
 
 
