@@ -27,6 +27,8 @@ def refuse(situation: Situation, problem: str) -> Decision:
 def plan_refusal(run: UnreadableRun, now: datetime) -> Plan[TrainingRunStatus]:
     """For a spec that does not even decode: there is nothing to decide, only something to say."""
     moment, generation, before = now.replace(microsecond=0), run.metadata.generation, run.status
+    if before.is_finished and before.observed_generation == generation:
+        return Plan()  # an earlier release took this spec, and the run is over
     message = not_valid(run.problem)
 
     wanted: list[Wanted] = [("Accepted", "False", "Invalid", message), *stalled("Invalid", message)]

@@ -399,6 +399,19 @@ def test_a_spec_that_does_not_decode_is_reported_once_with_its_field() -> None:
     assert plan(again, Observed(), START + timedelta(hours=1), World().settings).status is None
 
 
+@pytest.mark.parametrize(("observed_generation", "is_reported"), [(3, False), (2, True)])
+def test_a_finished_run_is_refused_only_for_a_spec_that_changed_since(
+    observed_generation: int, *, is_reported: bool
+) -> None:
+    body = {
+        "metadata": {"name": "demo", "uid": "u", "generation": 3},
+        "spec": minimal_spec(training={"steps": "many"}),
+        "status": {"phase": "Completed", "observedGeneration": observed_generation},
+    }
+    planned = plan(parse(body), Observed(), START, World().settings)
+    assert (planned.status is not None) == is_reported
+
+
 def test_events_are_written_with_their_status_and_only_on_transitions() -> None:
     world = running_world()
     assert world.events == ["Starting", "Running"]
