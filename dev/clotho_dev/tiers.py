@@ -51,7 +51,7 @@ def pytest(folder: str, *options: str) -> tuple[str, ...]:
     return (f"{BIN}/pytest", f"tests/{folder}", "-q", "--durations=5", *options)
 
 
-# Each worker has a control plane of its own; more than two would wait for each other's processes.
+# Each worker has a control plane, or a node, of its own; more than two would wait for each other's processes.
 TWO_AT_ONCE = ("--numprocesses=2", "--dist=loadfile")
 
 
@@ -81,7 +81,7 @@ TIERS = (
     Tier(
         "e2e",
         "a real node, real pods",
-        (cluster("prepare"), pytest("e2e")),
+        (cluster("prepare"), pytest("e2e", *TWO_AT_ONCE, "--no-loadscope-reorder")),  # its conftest: the longest first
         no_node_here,
     ),
 )
