@@ -19,6 +19,7 @@ MODULE = REPOSITORY / "dev" / "go"
 KUEUE_MODULE = REPOSITORY / "dev" / "kueue"
 REGISTRY_MODULE = REPOSITORY / "dev" / "registry"
 GO_VERSION = (1, 26)
+NO_DEBUG_SYMBOLS = "-gcflags=all=-dwarf=false"  # the linker would drop them: a seventh of the compiler's time
 NEEDED_BYTES = 6 * 1024**3  # module sources, compiler cache and results of a full build
 
 
@@ -49,7 +50,7 @@ def _build(go: str, module: Path, packages: Mapping[str, Sequence[str]], folder:
     title = f"Building {', '.join(name for names in packages.values() for name in names)} with Go (once; takes minutes)"
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as scratch, step(title) as progress:
         flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{version}"
-        argv = [go, "build", "-v", "-trimpath", "-ldflags", flags, "-o", f"{scratch}/", *packages]
+        argv = [go, "build", "-v", "-trimpath", NO_DEBUG_SYMBOLS, "-ldflags", flags, "-o", f"{scratch}/", *packages]
         _run(argv, module, progress, r"^(\S+)$")
         for package, names in packages.items():
             _made_of(package, Path(scratch)).rename(folder / names[0])
