@@ -52,7 +52,7 @@ def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str, tm
     run_clock.stop()
     status = done["status"]
     assert status["phase"] == "Completed", status["message"]
-    assert status["results"]["rewardMean"] > 0.5, "it learned: by chance it would be one in eight"
+    assert status["results"]["rewardMean"] > 0.8, "it learned; one letter of the eight may stay unknown for good"
     assert status["results"]["step"] == 80
     assert status["history"][0]["rewardMean"] < 0.2
     assert len(status["history"]) <= 10
