@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clotho.cluster.outcomes import ApiError, NotFound
+from clotho.render.objects import TOKEN_KEYS
 from faults import life
 from faults.campaign import Case, Recording, always, settled, until_equal
 from faults.lab import Bench, Lab
@@ -72,12 +73,16 @@ def _other(item: Any) -> Any:
     return {**item, key: changed(item[key]) if not isinstance(item[key], dict) else _other(item[key])}
 
 
-# Each with the reason why a hand edit of it stays.
+# Each with the reason why a hand edit of it stays, or does not end where it began.
 LEFT_ALONE = {
     "clotho.dev/attempt": "the pod's own counter: the run's may be ahead of it",
     "clotho.dev/restarts": "the same",
     "clotho.dev/token-keys": "a record of how the Secret was made",
     "clotho.dev/fingerprint": "a record of what the claim was made from",
+    "clotho.dev/generation": "a record of what the pod was made from",
+    "tolerations": "Kubernetes lets nobody take back one that was added to a pod",
+    "argocd.argoproj.io/ignore-restart-policy": "a hint to Argo CD, which the next pod has again",
+    **dict.fromkeys(TOKEN_KEYS, "a removed token is made anew, and all pods start again with it: not as before"),
 }
 RETAINED_CLAIM = "persistentvolumeclaims/r-ID-trainer"  # it has no owner, so its label alone makes it the run's
 

@@ -1,17 +1,28 @@
 """The components of a run: API server, trainer, inference replicas, environments, with their pods and their record."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from clotho.api.names import API_SERVER, ENVIRONMENT, EXPORTER, INFERENCE, TRAINER, Component
+from clotho.api.names import (
+    API_SERVER,
+    COMPONENT_LABEL,
+    ENVIRONMENT,
+    ENVIRONMENT_LABEL,
+    EXPORTER,
+    INDEX_LABEL,
+    INFERENCE,
+    TRAINER,
+    Component,
+)
 from clotho.api.status import AutoscalingStatus, ComponentStatus, Retry, TrainerStatus
 from clotho.api.training_run import EnvironmentSpec, TrainingRun
 from clotho.plan.model import Observed
 from clotho.plan.pods import Pod
+from clotho.render.names import pod_name
 
 _TITLES: Final[dict[Component, str]] = {
     API_SERVER: "the API server",
@@ -93,8 +104,9 @@ def components_of(run: TrainingRun, observed: Observed) -> RunComponents:
     stored = run.status.components
     environments = {record.name: record for record in stored.environments} if stored else {}
     chosen = {each.name: each for each in run.status.autoscaling}
+    replicas = {each.name: wanted_replicas(each, chosen.get(each.name)) for each in run.spec.environments}
     grouped: dict[tuple[str, str], list[Pod]] = {}
-    for pod in observed.pods:
+    for pod in _recognised(run, replicas, observed.pods):
         grouped.setdefault((pod.component, pod.environment), []).append(pod)
 
     def pods_of(kind: Component, environment: str = "") -> list[Pod]:
@@ -124,12 +136,37 @@ def components_of(run: TrainingRun, observed: Observed) -> RunComponents:
                 ENVIRONMENT,
                 each.name,
                 pods_of(ENVIRONMENT, each.name),
-                wanted_replicas(each, chosen.get(each.name)),
+                replicas[each.name],
                 environments.get(each.name),
             )
             for each in run.spec.environments
         ),
     )
+
+
+def _recognised(run: TrainingRun, environments: Mapping[str, int], pods: Iterable[Pod]) -> Iterator[Pod]:
+    """With the labels that belong to their names: those in the cluster may have been edited, and are repaired later."""
+    wanted: list[tuple[Component, str, int]] = [
+        (API_SERVER, "", 1),
+        (TRAINER, "", run.spec.trainer.replicas),
+        (INFERENCE, "", run.spec.inference.replicas),
+        *((ENVIRONMENT, name, count) for name, count in environments.items()),
+    ]
+    places = {
+        pod_name(run.metadata, kind, environment, index): (kind, environment, index)
+        for kind, environment, count in wanted
+        for index in range(count)
+    }
+    for pod in pods:
+        found = pod.component, pod.environment, pod.index
+        place = places.get(pod.name, found)
+        yield pod if place == found else _labelled(pod, *place)
+
+
+def _labelled(pod: Pod, kind: str, environment: str, index: int) -> Pod:
+    labels = {COMPONENT_LABEL: kind, ENVIRONMENT_LABEL: environment, INDEX_LABEL: str(index)}
+    metadata = msgspec.structs.replace(pod.metadata, labels={**pod.metadata.labels, **labels})
+    return msgspec.structs.replace(pod, metadata=metadata)
 
 
 def trainer_record(trainer: RunComponent) -> TrainerStatus:

@@ -211,11 +211,11 @@ def remove_surplus(situation: Situation) -> tuple[Delete, ...]:
         for pod in component.pods
         if pod.index >= component.replicas and not pod.is_terminating
     )
-    names = {each.name for each in situation.run.spec.environments}
+    placed = {pod.uid for component in situation.components for pod in component.pods}
     removed = tuple(
         delete_pod(pod)
         for pod in situation.observed.pods
-        if pod.component == ENVIRONMENT and pod.environment not in names and not pod.is_terminating
+        if pod.component == ENVIRONMENT and pod.uid not in placed and not pod.is_terminating
     )
     return (*surplus, *removed, *delete_live(next(stages(situation, lambda pod: _is_void(situation, pod)), ())))
 

@@ -172,6 +172,21 @@ def test_removed_label_of_a_pod_is_put_back(label: str) -> None:
     assert world.now_status.restarts == 0
 
 
+@pytest.mark.parametrize("label", ["app.kubernetes.io/component", "clotho.dev/environment", "clotho.dev/index"])
+@pytest.mark.parametrize("value", ["7", "trainer", "more"])
+def test_edited_label_of_a_pod_is_put_back_without_replacing_the_pod(label: str, value: str) -> None:
+    world = running_world()
+    name = world.named("environment", 1)
+    labels, uid = dict(world.pods[name]["metadata"]["labels"]), world.pods[name]["metadata"]["uid"]
+    world.pods[name]["metadata"]["labels"][label] = value
+    (action,) = world.plan().actions
+    assert (type(action), action.key) == (Create, ObjectKey("Pod", name))
+    world.settle()
+    assert world.pods[name]["metadata"]["uid"] == uid
+    assert world.pods[name]["metadata"]["labels"] == labels
+    assert world.now_status.restarts == 0
+
+
 def test_removed_owner_of_a_pod_is_put_back() -> None:
     world = running_world()
     name = world.named("environment", 1)
