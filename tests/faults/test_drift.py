@@ -78,11 +78,12 @@ LEFT_ALONE = {
     "clotho.dev/attempt": "the pod's own counter: the run's may be ahead of it",
     "clotho.dev/restarts": "the same",
     "clotho.dev/token-keys": "a record of how the Secret was made",
+    "clotho.dev/token-digests": "the same",
     "clotho.dev/fingerprint": "a record of what the claim was made from",
     "clotho.dev/generation": "a record of what the pod was made from",
     "tolerations": "Kubernetes lets nobody take back one that was added to a pod",
     "argocd.argoproj.io/ignore-restart-policy": "a hint to Argo CD, which the next pod has again",
-    **dict.fromkeys(TOKEN_KEYS, "a removed token is made anew, and all pods start again with it: not as before"),
+    **dict.fromkeys(TOKEN_KEYS, "all pods start again with the other token: not as before"),
 }
 RETAINED_CLAIM = "persistentvolumeclaims/r-ID-trainer"  # it has no owner, so its label alone makes it the run's
 

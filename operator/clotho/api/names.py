@@ -54,6 +54,7 @@ PRIORITY_LABEL: Final = f"{KUEUE_GROUP}/priority-class"  # of a run: its Workloa
 
 GENERATION_ANNOTATION: Final = f"{GROUP}/generation"  # of the spec that a pod was rendered from
 TOKEN_KEYS_ANNOTATION: Final = f"{GROUP}/token-keys"  # the tokens that were made for a run's Secret
-TOKENS_ANNOTATION: Final = f"{GROUP}/tokens"  # changes when a token of a run's Secret had to be made again
+TOKENS_ANNOTATION: Final = f"{GROUP}/tokens"  # changes when a token of a run's Secret is another one
+TOKEN_DIGESTS_ANNOTATION: Final = f"{GROUP}/token-digests"  # of those tokens: a hand edit shows by it
 REPLICAS_ANNOTATION: Final = f"{GROUP}/replicas"  # of a Workload: how many pods of each component have quota
 FINGERPRINT_ANNOTATION: Final = f"{GROUP}/fingerprint"  # of what an object was rendered from

@@ -12,7 +12,13 @@ import msgspec
 from msgspec import Struct
 
 from clotho.api.metadata import Metadata
-from clotho.api.names import API_VERSION, FIELD_MANAGER, TOKEN_KEYS_ANNOTATION, TOKENS_ANNOTATION
+from clotho.api.names import (
+    API_VERSION,
+    FIELD_MANAGER,
+    TOKEN_DIGESTS_ANNOTATION,
+    TOKEN_KEYS_ANNOTATION,
+    TOKENS_ANNOTATION,
+)
 from clotho.cluster.cache import Key
 from clotho.cluster.client import APPLY, MERGE, ApiClient
 from clotho.cluster.kinds import RESOURCES, path_of
@@ -20,7 +26,7 @@ from clotho.cluster.outcomes import AlreadyExists, Conflict, Forbidden, Invalid,
 from clotho.cluster.store import AnyOwner, Store, key_of
 from clotho.plan.model import Action, Apply, Create, Delete, Manifest, ObjectKey, Refusal, Validate
 from clotho.plan.ownership import is_owned_by, lost_marks, owner_in_words
-from clotho.render.objects import ROLE_KEYS
+from clotho.render.objects import ROLE_KEYS, are_as_recorded, token_digests
 from clotho_contract.names import TOKEN_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -240,13 +246,15 @@ class Writer:
     async def _add_missing_tokens(self, path: str, keys: Sequence[str]) -> None:
         """A merge patch, because a later apply without them would remove keys that were applied."""
         found = await self._client.get(path, Body)
-        data = found.get("data") or {}
+        data, annotations = found.get("data") or {}, found["metadata"].get("annotations") or {}
         missing = _missing_tokens(data, keys)
-        if not missing:
+        is_edited = not are_as_recorded(data, annotations.get(TOKEN_DIGESTS_ANNOTATION, ""))
+        if not missing and not is_edited:
             return
-        change: Body = {"data": missing}
-        if _were_removed(missing, found):
-            change["metadata"] = {"annotations": {TOKENS_ANNOTATION: secrets.token_hex(4)}}
+        changed = {TOKEN_DIGESTS_ANNOTATION: token_digests({**data, **missing})}
+        if is_edited or _were_removed(missing, found):
+            changed[TOKENS_ANNOTATION] = secrets.token_hex(4)
+        change = {"data": missing, "metadata": {"annotations": changed}}
         await self._client.patch(path, change, Body, MERGE, fieldManager=FIELD_MANAGER)
 
     async def _delete(self, namespace: str, action: Delete) -> None:
@@ -276,8 +284,11 @@ class Writer:
 def _with_tokens(action: Create) -> Manifest:
     if not action.random_keys:
         return action.manifest
-    data = action.manifest.get("data", {})
-    return {**action.manifest, "data": {**data, **_missing_tokens(data, action.random_keys)}}
+    manifest = action.manifest
+    data = {**manifest["data"], **_missing_tokens(manifest["data"], action.random_keys)}
+    metadata: Manifest = manifest["metadata"]
+    annotations = metadata.get("annotations", {}) | {TOKEN_DIGESTS_ANNOTATION: token_digests(data)}
+    return {**manifest, "metadata": metadata | {"annotations": annotations}, "data": data}
 
 
 def _missing_tokens(data: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from clotho.api.names import (
     MANAGED_BY_LABEL,
     OWNER_LABELS,
     PLURALS,
+    TOKEN_DIGESTS_ANNOTATION,
     TOKENS_ANNOTATION,
     UID_LABEL,
     OwnerKind,
@@ -31,7 +32,7 @@ from clotho.cluster.kinds import LABELLED_KINDS
 from clotho.plan.model import Kind, ObjectKey, ObjectSeen
 from clotho.plan.pods import Pod, parse_pod
 from clotho.plan.workloads import Workload, parse_workload
-from clotho.render.objects import CONFIG_KEY, TOKEN_KEYS, contents_digest
+from clotho.render.objects import CONFIG_KEY, TOKEN_KEYS, are_as_recorded, contents_digest
 from clotho_contract.names import OPERATOR_TOKEN_VARIABLE, TOKEN_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -56,17 +57,18 @@ class SecretChild(Struct, frozen=True, kw_only=True):
     metadata: Metadata
     operator_token: str = ""  # as it stands there, in base64
     contents: str = ""  # digest of the config file
-    has_tokens: bool = False  # all of them
+    has_tokens: bool = False  # all of them, as they were made
 
 
 def parse_secret(body: Mapping[str, Any]) -> SecretChild:
     found = msgspec.convert(body, _Secret)
+    digests = found.metadata.annotations.get(TOKEN_DIGESTS_ANNOTATION, "")
     return SecretChild(
         metadata=found.metadata,
         # the second is of a run older than tokens per role
         operator_token=found.data.get(OPERATOR_TOKEN_VARIABLE) or found.data.get(TOKEN_VARIABLE, ""),
         contents=contents_digest(found.data.get(CONFIG_KEY, "")),
-        has_tokens=all(found.data.get(key) for key in TOKEN_KEYS),
+        has_tokens=all(found.data.get(key) for key in TOKEN_KEYS) and are_as_recorded(found.data, digests),
     )
 
 

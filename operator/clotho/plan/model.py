@@ -54,7 +54,7 @@ class ObjectSeen(Struct, frozen=True, kw_only=True):
     owners: tuple[OwnerReference, ...] = ()
     spec: Mapping[str, Any] = field(default_factory=dict)
     contents: str = ""  # of a run's Secret: digest of the config file,
-    has_tokens: bool = True  # whether every token is there,
+    has_tokens: bool = True  # whether every token is there as it was made,
     token_revision: str = ""  # and the value of TOKENS_ANNOTATION
     is_terminating: bool = False
 

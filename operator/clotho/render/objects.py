@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -88,8 +89,18 @@ def _config_file(encoded: bytes) -> str:
 
 
 def contents_digest(contents: str) -> str:
-    """Of the config file as it stands in the Secret: a hand edit shows by it."""
+    """Of one entry as it stands in the Secret: a hand edit shows by it."""
     return hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()
+
+
+def token_digests(data: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={contents_digest(data[key])}" for key in TOKEN_KEYS if data.get(key))
+
+
+def are_as_recorded(data: Mapping[str, str], digests: str) -> bool:
+    """Whether each token of the record is there unchanged; a Secret of an earlier release has no record."""
+    recorded = dict(entry.split("=", 1) for entry in digests.split(",") if "=" in entry)
+    return all(contents_digest(data.get(key, "")) == recorded[key] for key in TOKEN_KEYS if key in recorded)
 
 
 def network_policy(run: TrainingRun) -> Manifest:

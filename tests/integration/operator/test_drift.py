@@ -164,6 +164,27 @@ async def test_deleted_secret_is_made_again_and_pods_get_the_new_token(
     assert kubelet.trainers_seen_together == 1
 
 
+async def test_a_token_that_was_edited_reaches_all_pods(
+    cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    """Otherwise the next pod that is restarted could not talk to those that have the old one."""
+    await cluster.create_run("r")
+    await cluster.until_phase("Running", "r")
+    old = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
+    (secret,) = await cluster.of_run("secrets", "r")
+    chosen = {"CLOTHO_TRAINER_TOKEN": "Y2hvc2Vu"}
+    await cluster.patch("secrets", secret["metadata"]["name"], {"data": chosen})
+
+    async def are_replaced() -> tuple[bool, object]:
+        uids = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
+        return len(uids) == 3 and not uids & old, kubelet.ended
+
+    await eventually("replaced", are_replaced, limit_seconds=60)
+    assert kubelet.ended == ["environment", "trainer", "api-server"]
+    await cluster.until_phase("Running", "r")
+    assert (await cluster.get("secrets", secret["metadata"]["name"]))["data"] == secret["data"] | chosen
+
+
 EMPTY_TOKEN = {"data": {"CLOTHO_TRAINER_TOKEN": ""}}
 OTHER_CONFIG = {"data": {"run.yaml": "YTogMQ=="}, "metadata": {"annotations": {"clotho.dev/contents": "whatever"}}}
 

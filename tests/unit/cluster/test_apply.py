@@ -263,7 +263,21 @@ async def test_removed_and_emptied_tokens_are_made_again_and_void_those_of_pods(
     (added,) = [body for body in rig.api.bodies if body and "CLOTHO_TRAINER_TOKEN" in body["data"]]
     assert set(added["data"]) == {"CLOTHO_TRAINER_TOKEN"}
     assert added["data"]["CLOTHO_TRAINER_TOKEN"] not in ("", "dA==")
-    assert ("metadata" in added) is is_revised
+    assert ("clotho.dev/tokens" in added["metadata"]["annotations"]) is is_revised
+
+
+async def test_a_token_that_was_edited_is_kept_and_voids_those_of_pods() -> None:
+    made = dict.fromkeys(objects.TOKEN_KEYS, "dA==")
+    edited = made | {"CLOTHO_TRAINER_TOKEN": "bmV3"}
+    rig, key = Rig(), ObjectKey("Secret", "r")
+    annotations = {"clotho.dev/token-digests": objects.token_digests(made)}
+    metadata = {"name": "r", "namespace": "ns", "labels": {"clotho.dev/owner-uid": UID}, "annotations": annotations}
+    rig.api.objects[SECRET] = {"metadata": metadata | {"uid": "s", "resourceVersion": "1"}, "data": edited}
+    await rig.do(Apply(key=key, manifest={"metadata": metadata, "data": {}}, random_keys=objects.TOKEN_KEYS))
+    change = rig.api.bodies[1]
+    assert change["data"] == {}
+    assert change["metadata"]["annotations"]["clotho.dev/token-digests"] == objects.token_digests(edited)
+    assert "clotho.dev/tokens" in change["metadata"]["annotations"]
 
 
 def delete_pod() -> Delete:
