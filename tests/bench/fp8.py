@@ -4,9 +4,11 @@ A small Qwen3 learns to write this project's documentation, character by charact
 chance. Both models are then measured in two ways:
 
 `rounding`: log-probabilities of text that was not trained on, rounded model against exact one, for one scale a decoder
-layer (what `model.quantization: fp8` does), one a matrix, and one an output channel. `training`: GRPO steps through the
-real backend, each on samples of its own engine, in bfloat16 with and without fp8: how far the engine's
-log-probabilities are from those of the training forward, and the share of tokens that the loss clips for it.
+layer (what `model.quantization: fp8` does), one a matrix, and one an output channel. `cache`: the same for rounded keys
+and values, with a scale for each token and head (what `inference.kvCacheDtype: fp8` does), and with none. `training`:
+GRPO steps through the real backend, each on samples of its own engine, in bfloat16, with the base in fp8, and with the
+key-value cache in fp8: how far the engine's log-probabilities are from those of the training forward, and the share of
+tokens that the loss clips for it.
 
 The last line is JSON. Without a GPU, the arithmetic of 8 bits is emulated: same roundings, exact sums.
 """
@@ -33,11 +35,17 @@ from clotho_trainer.inference.core.engine import Request, Sampling  # noqa: E402
 from clotho_trainer.model import fp8, load, tiny  # noqa: E402
 from clotho_trainer.training.batch import prepare  # noqa: E402
 from clotho_trainer.training.local import backend as local_backend  # noqa: E402
-from rig import locked_versions  # noqa: E402
+from rig import locked_versions, rounded_attention  # noqa: E402
 
 LENGTH, GROUPS, GROUP, NEW_TOKENS = 128, 8, 8, 48
 WEIGHTED = 0.2  # the clip range of dapo: a token whose log-probability moves further counts as clipped
 SCALES = ("layer", "matrix", "channel")
+CACHE_SCALES = {"token_and_head": rounded_attention.with_own_scales, "constant": rounded_attention.with_constant_scale}
+KINDS = {  # model.quantization and inference.kvCacheDtype
+    "none": ("none", "auto"),
+    "fp8": ("fp8", "auto"),
+    "fp8_cache": ("none", "fp8"),
+}
 
 
 def main() -> None:
@@ -122,8 +130,9 @@ def _measure(model: Any, held_out: torch.Tensor, steps: int) -> dict[str, Any]:
         rows = _rows(held_out, 64)
         exact, loss = _logprobs(model, rows), _loss(model, rows).item()
         rounding = {scales: _change(exact, _with_rounding(model, rows, scales)) for scales in SCALES}
-    training = {kind: asyncio.run(_train(model, kind, held_out, steps)) for kind in ("none", "fp8")}
-    return {"loss": round(loss, 3), "rounding": rounding, "training": training}
+        cache = {name: _change(exact, _with_rounded_cache(model, rows, name)) for name in CACHE_SCALES}
+    training = {kind: asyncio.run(_train(model, kind, held_out, steps)) for kind in KINDS}
+    return {"loss": round(loss, 3), "rounding": rounding, "cache": cache, "training": training}
 
 
 def _change(exact: torch.Tensor, rounded: torch.Tensor) -> dict[str, float]:
@@ -159,17 +168,25 @@ def _with_rounding(model: Any, rows: torch.Tensor, scales: str) -> torch.Tensor:
             linear.weight.data = weight
 
 
+def _with_rounded_cache(model: Any, rows: torch.Tensor, scales: str) -> torch.Tensor:
+    rounded_attention.round_keys_and_values(model, CACHE_SCALES[scales])
+    try:
+        return _logprobs(model, rows)
+    finally:
+        model.set_attn_implementation("sdpa")
+
+
 def _round_input(_: torch.nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
     values, scale = fp8.rounded(inputs[0])
     return values.float() * scale
 
 
-async def _train(model: Any, quantization: str, text: torch.Tensor, steps: int) -> dict[str, float]:
+async def _train(model: Any, kind: str, text: torch.Tensor, steps: int) -> dict[str, float]:
     """Steps towards more letters e, so that the adapters become more than zeros."""
     with tempfile.TemporaryDirectory() as name:
         model.save_pretrained(name)
         tiny.make_tokenizer().save_pretrained(name)
-        backend = local_backend.load_backend(_config(name, quantization, steps), Path(name))
+        backend = local_backend.load_backend(_config(name, kind, steps), Path(name))
         await backend.engine.start()
         chooser, figures = random.Random(0), []  # noqa: S311
         for _ in range(steps):
@@ -196,7 +213,8 @@ async def _group(backend: Any, prompt: tuple[int, ...]) -> ScoredGroup:
     )
 
 
-def _config(model: str, quantization: str, steps: int) -> RunConfig:
+def _config(model: str, kind: str, steps: int) -> RunConfig:
+    quantization, cache = KINDS[kind]
     return RunConfig(
         run=RunIdentity(name="fp8", namespace="bench", id="fp8"),
         model=Model(name=model, dtype="bfloat16", quantization=quantization),  # type: ignore[arg-type]
@@ -208,7 +226,7 @@ def _config(model: str, quantization: str, steps: int) -> RunConfig:
             lora=Lora(rank=8, alpha=16.0),
             loss=Loss(type="dapo"),  # it clips what cispo would weight
         ),
-        inference=Inference(engine="fast", max_batch_size=GROUPS * GROUP),
+        inference=Inference(engine="fast", max_batch_size=GROUPS * GROUP, kv_cache_dtype=cache),  # type: ignore[arg-type]
     )
 
 

@@ -202,6 +202,9 @@ class Inference(Settings, frozen=True):
     ] = "in_flight"
     temperature: Annotated[float, Meta(gt=0, le=10, description="Used where a request does not name one.")] = 1.0
     max_batch_size: Annotated[PositiveInt, Meta(description="Sequences decoded together.")] = 128
+    kv_cache_dtype: Annotated[
+        Literal["auto", "fp8"], Meta(description="fp8: keys and values in 8 bits (engine fast); auto: as the weights.")
+    ] = "auto"
     vllm: Vllm = field(default_factory=Vllm)
 
 

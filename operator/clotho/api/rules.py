@@ -145,6 +145,7 @@ REPLICA_GPUS: Final = (
     "inference.gpus: a replica uses one GPU at most, and as many as inference.vllm.tensorParallel with engine vllm"
 )
 QUANTIZED_REPLICAS: Final = "inference.gpus must be at least 1 with model.quantization, which needs a GPU"
+FP8_CACHE: Final = "inference.kvCacheDtype fp8 needs inference.engine auto or fast"
 SHARDED_RANKS: Final = (
     "trainer.sharding fsdp spreads the model over ranks: trainer.replicas or trainer.gpus must be above 1"
 )
@@ -220,7 +221,9 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
         _fixed_at_start(
             "spec", "model", "inline", "trainer", "apiServer", "storage", "tracking", "stall", "restarts.backoffSeconds"
         ),
-        _fixed_at_start("spec.inference", "engine", "weightUpdates", "temperature", "maxBatchSize", "vllm", "gpus"),
+        _fixed_at_start(
+            "spec.inference", "engine", "weightUpdates", "temperature", "maxBatchSize", "kvCacheDtype", "vllm", "gpus"
+        ),
         _fixed_at_start(
             "spec.training",
             "backend",
@@ -296,6 +299,11 @@ RULES: Final[dict[str, tuple[Rule, ...]]] = {
             rule="self.inference.engine != 'vllm' || self.inference.vllm.mode == 'colocate' "
             "|| self.training.lora.rank > 0",
             message=SERVER_WEIGHTS,
+            field="inference",
+        ),
+        Rule(
+            rule="self.inference.kvCacheDtype == 'auto' || self.inference.engine in ['auto', 'fast']",
+            message=FP8_CACHE,
             field="inference",
         ),
         *_REPLICA_RULES,

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from clotho.api.rules import (
     CISPO_RANGE,
+    FP8_CACHE,
     INLINE_RANKS,
     INLINE_REPLICAS,
     QUANTIZED_REPLICAS,
@@ -51,6 +52,8 @@ def _problems(name: str, spec: TrainingRunSpec) -> Iterator[str]:
     quantization = spec.model.quantization
     if quantization != "none" and (spec.trainer.gpus < 1 or spec.training.lora.rank < 1):
         yield f"model.quantization {quantization} needs trainer.gpus of at least 1 and training.lora.rank of at least 1"
+    if spec.inference.kv_cache_dtype == "fp8" and spec.inference.engine not in {"auto", "fast"}:
+        yield FP8_CACHE
     yield from _loss_problems(spec.training.loss)
     if spec.export is not None and spec.storage.ephemeral:
         yield "export needs storage that lasts: storage.ephemeral must be false"

@@ -106,6 +106,10 @@ REFUSED: list[tuple[Body, str]] = [
         smallest(training={"steps": 1, "backend": "tinker"}, trainer={"replicas": 2, "tinkerSecretName": "t"}),
         "training.backend tinker trains on the Tinker service: trainer.replicas must be 1",
     ),
+    (
+        smallest(inference={"engine": "vllm", "kvCacheDtype": "fp8"}),
+        "inference.kvCacheDtype fp8 needs inference.engine auto or fast",
+    ),
     (smallest(inference={"engine": "vllm"}, trainer={"gpus": 2}), "inference.engine vllm serves one rank"),
     (
         smallest(trainer={"gpus": 1, "sharding": "fsdp"}, inference={"replicas": 1}),

@@ -8,6 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from clotho_trainer.inference.core.engine import Completion
+from clotho_trainer.inference.paged.cache import CacheShape
 from clotho_trainer.inference.paged.engine import FastEngine
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model.live import LiveWeights
@@ -51,11 +52,18 @@ def policy(architecture: str, *, adapts: str | list[str] | None = "all-linear") 
 
 
 def engine(
-    live: LiveWeights, *, blocks: int = 64, rows: int = 16, block_size: int = 16, drains: bool = False
+    live: LiveWeights,
+    *,
+    blocks: int = 64,
+    rows: int = 16,
+    block_size: int = 16,
+    drains: bool = False,
+    cache_in_fp8: bool = False,
 ) -> FastEngine:
     weights = PolicyWeights(live.model, CONTEXT)
     ends = frozenset({live.tokenizer.eos_token_id})
-    return FastEngine(live, weights, ends, blocks=blocks, max_rows=rows, block_size=block_size, drains=drains)
+    cache = CacheShape(blocks, block_size, in_fp8=cache_in_fp8)
+    return FastEngine(live, weights, ends, cache, max_rows=rows, drains=drains)
 
 
 def reference_logprobs(

@@ -14,6 +14,7 @@ from peft import LoraConfig, get_peft_model
 
 from clotho_contract.settings import Model
 from clotho_trainer.inference.core.engine import Request, Sampling
+from clotho_trainer.inference.paged.cache import Cache, CacheShape
 from clotho_trainer.inference.paged.kernels import TritonOperations
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
@@ -153,12 +154,38 @@ def test_products_in_8_bits_are_those_of_the_cpu() -> None:
     assert relative(found.cpu(), expected) < 5e-3
 
 
-@pytest.mark.parametrize(("quantization", "most"), [("none", 0.03), ("nf4", 0.03), ("fp8", 0.1)])
-def test_the_engine_samples_from_what_the_modules_compute(quantization: str, most: float, tmp_path: Path) -> None:
+def test_attention_over_an_fp8_cache_equals_the_plain_one() -> None:
+    weights = PolicyWeights(on_gpu("mistral").model, CONTEXT)
+    weights.refresh()
+    torch.manual_seed(0)
+    query = torch.randn(8, weights.query_heads * weights.head_dim, device="cuda", dtype=torch.bfloat16)
+    positions, tables = torch.arange(8, device="cuda") * 60 + 11, torch.randperm(32, device="cuda").view(8, 4).int()
+    caches = [Cache(weights, CacheShape(32, in_fp8=True)).layer(0) for _ in range(2)]
+    qkv = Rows(torch.randn(4096, weights.layers[0].qkv.width, device="cuda", dtype=torch.bfloat16))
+    every = torch.arange(4096, device="cuda")
+    both = TritonOperations(weights), PlainOperations(weights, 0)
+    for do, cache in zip(both, caches, strict=True):
+        do.rotate_and_store(qkv, weights.layers[0], every % CONTEXT, every, cache)
+    for mine, other in zip(*caches, strict=True):
+        assert mine.scales is not None
+        assert other.scales is not None
+        assert relative(mine.scales, other.scales) < 5e-3
+        assert (mine.content.float() != other.content.float()).float().mean() < 0.05, "last digits of rotated keys"
+    assert relative(*(do.attend(query, caches[0], positions, tables) for do in both)) < 1e-2
+    assert relative(*(torch.stack(do.gather(caches[0], tables, 300)) for do in both)) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("quantization", "cache_in_fp8", "most"),
+    [("none", False, 0.03), ("none", True, 0.05), ("nf4", False, 0.03), ("fp8", False, 0.1), ("fp8", True, 0.1)],
+)
+def test_the_engine_samples_from_what_the_modules_compute(
+    quantization: str, cache_in_fp8: bool, most: float, tmp_path: Path
+) -> None:
     live = in_four_bits("qwen3", tmp_path) if quantization == "nf4" else on_gpu("qwen3")
     if quantization == "fp8":
         fp8.convert(base_model(live.model))
-    engine = fast_policies.engine(live)
+    engine = fast_policies.engine(live, cache_in_fp8=cache_in_fp8)
 
     async def answers() -> list[float]:
         await engine.start()

@@ -170,6 +170,10 @@ BAD: list[tuple[Body, str]] = [
         {"training": {"steps": 1, "backend": "tinker"}, "trainer": {"replicas": 2, "tinkerSecretName": "t"}},
         "training.backend tinker trains on the Tinker service: trainer.replicas must be 1 and trainer.gpus at most 1",
     ),
+    (
+        {"inference": {"engine": "transformers", "kvCacheDtype": "fp8"}},
+        "inference.kvCacheDtype fp8 needs inference.engine auto or fast",
+    ),
     ({"inference": {"engine": "vllm"}, "trainer": {"gpus": 2}}, "inference.engine vllm serves one rank"),
     (
         {"inference": {"engine": "vllm", "vllm": {"tensorParallel": 2}}, "trainer": {"replicas": 2, "gpus": 2}},

@@ -83,6 +83,10 @@ def test_tiny_models_use_one_thread() -> None:
             config(model=Model(name="m", quantization="fp8"), training=Training(steps=1, lora=Lora(rank=0))),
             "model.quantization fp8 trains adapters only: set training.lora.rank above 0",
         ),
+        (
+            structs.replace(config(), inference=Inference(engine="vllm", kv_cache_dtype="fp8")),
+            "inference.kvCacheDtype fp8 needs inference.engine auto or fast",
+        ),
     ],
 )
 def test_a_wrong_config_is_refused_before_anything_loads(wrong: RunConfig, sentence: str) -> None:

@@ -11,11 +11,13 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.core.engine import Engine
 from clotho_trainer.inference.elsewhere import ElsewhereEngine
 from clotho_trainer.inference.paged import memory
-from clotho_trainer.inference.paged.engine import BLOCK_SIZE, FastEngine
+from clotho_trainer.inference.paged.cache import BLOCK_SIZE, CacheShape, bytes_per_token
+from clotho_trainer.inference.paged.engine import FastEngine
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.inference.transformers.engine import TransformersEngine
 from clotho_trainer.inference.vllm.engine import VllmEngine
 from clotho_trainer.model.architecture import unsupported_reason
+from clotho_trainer.model.fp8 import incapable_gpu
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.load import context_length
 
@@ -47,6 +49,11 @@ def choose_engine(
 
 def _uses_fast_engine(config: RunConfig, live: LiveWeights) -> bool:
     engine = config.inference.engine
+    caches_in_fp8 = config.inference.kv_cache_dtype == "fp8"
+    if engine == "auto" and live.device.type != "cuda" and caches_in_fp8:
+        raise TrainerError(
+            "InvalidConfig", "inference.kvCacheDtype fp8 needs inference.engine fast where there is no GPU"
+        )
     if engine == "transformers" or (engine == "auto" and live.device.type != "cuda"):
         return False
     problem = unsupported_reason(live.model)
@@ -54,6 +61,11 @@ def _uses_fast_engine(config: RunConfig, live: LiveWeights) -> bool:
         return True
     if engine == "fast":
         raise TrainerError("InvalidConfig", f"inference.engine fast cannot serve {config.model.name}: {problem}")
+    if caches_in_fp8:
+        raise TrainerError(
+            "InvalidConfig",
+            f"inference.kvCacheDtype fp8 needs the fast engine, which cannot serve {config.model.name}: {problem}",
+        )
     log.info(
         "the transformers engine serves %s; the fast one cannot: %s",
         config.model.name,
@@ -64,13 +76,18 @@ def _uses_fast_engine(config: RunConfig, live: LiveWeights) -> bool:
 
 def _fast_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[int], context: int) -> FastEngine:
     rows = config.inference.max_batch_size
+    in_fp8 = config.inference.kv_cache_dtype == "fp8"
+    if in_fp8 and live.device.type == "cuda" and (name := incapable_gpu()):
+        raise TrainerError(
+            "InvalidConfig", f"inference.kvCacheDtype fp8 needs a GPU of Hopper or newer; this is a {name}"
+        )
     weights = PolicyWeights(live.model, context)
     total, used = _memory(live.device)
     budget = memory.divide(
         total=total,
         used=used,
         trainable=_trainable(live.model),
-        bytes_per_token=weights.cache_bytes_per_token,
+        bytes_per_token=bytes_per_token(weights, in_fp8=in_fp8),
         rows=rows,
         tokens_a_row=min(context, config.training.max_tokens),
         block_size=BLOCK_SIZE,
@@ -80,7 +97,7 @@ def _fast_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[int
         live,
         weights,
         end_tokens,
-        blocks=budget.blocks,
+        CacheShape(budget.blocks, in_fp8=in_fp8),
         max_rows=rows,
         seed=config.training.seed,
         drains=config.inference.weight_updates == "drained",

@@ -14,7 +14,15 @@ FP8 = torch.float8_e4m3fn
 LARGEST = 448.0  # of FP8
 LEAST = 1e-12  # keeps rows of zeros from dividing by zero
 _ALIGNMENT = 16  # tensor cores require it of both sides of a matrix
+_CAPABILITY = (8, 9)  # the first with such tensor cores
 _PROBE_TOKENS = 512
+
+
+def incapable_gpu() -> str | None:
+    """The name of this machine's GPU, if that has no arithmetic for 8-bit floats."""
+    if torch.cuda.get_device_capability() < _CAPABILITY:
+        return torch.cuda.get_device_name()
+    return None
 
 
 def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

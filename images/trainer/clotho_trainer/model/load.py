@@ -11,11 +11,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from clotho_contract.settings import Lora, Model
 from clotho_trainer.failures import TrainerError, is_out_of_memory
 from clotho_trainer.hardware.processors import available_processors, thread_count
+from clotho_trainer.model.fp8 import incapable_gpu
 from clotho_trainer.model.tokenizer import check_vocabulary, unreadable
 
 log = logging.getLogger(__name__)
 
-_FP8_CAPABILITY = (8, 9)  # the first with such tensor cores
 
 # While Transformers loads, its classes are patched, and Accelerate's state belongs to the process: a second thread
 # that makes a model meanwhile breaks both: weights that should be tied are not.
@@ -77,8 +77,7 @@ def require_quantization(kind: str) -> None:
     """Before minutes of loading."""
     if not torch.cuda.is_available():
         raise TrainerError("InvalidConfig", f"model.quantization {kind} needs a CUDA GPU, and this pod sees none")
-    if kind == "fp8" and torch.cuda.get_device_capability() < _FP8_CAPABILITY:
-        name = torch.cuda.get_device_name()
+    if kind == "fp8" and (name := incapable_gpu()):
         raise TrainerError("InvalidConfig", f"model.quantization fp8 needs a GPU of Hopper or newer; this is a {name}")
     if kind == "nf4" and find_spec("bitsandbytes") is None:
         raise TrainerError(

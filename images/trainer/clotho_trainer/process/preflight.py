@@ -38,6 +38,8 @@ def checked(config: RunConfig, given: Given | None = None, ranks: int = 1) -> Ru
 def check(config: RunConfig) -> None:
     training = config.training
     _check_vllm(config)
+    if config.inference.kv_cache_dtype == "fp8" and config.inference.engine not in {"auto", "fast"}:
+        raise TrainerError("InvalidConfig", "inference.kvCacheDtype fp8 needs inference.engine auto or fast")
     for environment in config.environments:
         if problem := batch_size_problem(training.batch_size, environment.group_size, environment.name):
             raise TrainerError("InvalidConfig", problem)

@@ -10,14 +10,15 @@ from torch.nn import functional
 
 from clotho_trainer.inference.core.block_manager import NULL_BLOCK
 from clotho_trainer.inference.core.sequences import Sequence
+from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
 from clotho_trainer.inference.paged.linear import Rows
-from clotho_trainer.inference.paged.reference_ops import PlainOperations, gathered
+from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 
 STEPS = 8  # at most, before the host checks which sequences are finished
 _ROWS_OF_GRAPHS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+Attend = Callable[[torch.Tensor, LayerCache], torch.Tensor]
 
 
 class Operations(Protocol):
@@ -26,26 +27,17 @@ class Operations(Protocol):
     ) -> Rows: ...
 
     def rotate_and_store(
-        self,
-        qkv: Rows,
-        layer: Layer,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        self, qkv: Rows, layer: Layer, positions: torch.Tensor, slots: torch.Tensor, cache: LayerCache
     ) -> torch.Tensor: ...
 
     def gated(self, gate_up: Rows, width: int, *, rounds: bool) -> Rows: ...
 
     def rounded(self, x: torch.Tensor) -> Rows: ...
 
+    def gather(self, cache: LayerCache, tables: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]: ...
+
     def attend(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        positions: torch.Tensor,
-        tables: torch.Tensor,
+        self, query: torch.Tensor, cache: LayerCache, positions: torch.Tensor, tables: torch.Tensor
     ) -> torch.Tensor: ...
 
     def sample(
@@ -54,15 +46,13 @@ class Operations(Protocol):
 
 
 class Decoder:
-    def __init__(self, weights: PolicyWeights, *, blocks: int, block_size: int, max_rows: int, seed: int) -> None:
+    def __init__(self, weights: PolicyWeights, shape: CacheShape, *, max_rows: int, seed: int) -> None:
         self._weights = weights
-        self._block_size = block_size
+        self._block_size = shape.block_size
         self._operations, self._uses_graphs = _operations(weights, seed)
         device = weights.device
-        shape = (len(weights.layers), blocks, weights.kv_heads, block_size, weights.head_dim)
-        self._keys = torch.zeros(shape, dtype=weights.dtype, device=device)
-        self._values = torch.zeros_like(self._keys)
-        columns = min(-(-len(weights.cos) // block_size), blocks)
+        self._cache = Cache(weights, shape)
+        columns = min(-(-len(weights.cos) // shape.block_size), shape.blocks)
         self._tables = torch.full((max_rows, columns), NULL_BLOCK, dtype=torch.int32, device=device)
         self._tokens, self._positions, self._last, self._seeds = torch.zeros(
             4, max_rows, dtype=torch.int64, device=device
@@ -148,11 +138,10 @@ class Decoder:
         positions = torch.arange(longest, device=w.device).expand(count, -1)
         slots = blocks.gather(1, positions // self._block_size) * self._block_size + positions % self._block_size
 
-        def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
             result = functional.scaled_dot_product_attention(
                 query.view(count, longest, w.query_heads, w.head_dim).transpose(1, 2),
-                gathered(keys, blocks, longest),
-                gathered(values, blocks, longest),
+                *self._operations.gather(cache, blocks, longest),
                 is_causal=True,
                 enable_gqa=w.query_heads != w.kv_heads,
             )
@@ -163,10 +152,7 @@ class Decoder:
         return functional.linear(hidden[ends], w.head)
 
     def copy_blocks(self, sources: Many[int], targets: Many[int]) -> None:
-        index = torch.tensor(sources, device=self._weights.device)
-        to = torch.tensor(targets, device=self._weights.device)
-        for cache in (self._keys, self._values):
-            cache[:, to] = cache[:, index]
+        self._cache.copy(sources, targets)
 
     def _size(self, rows: int) -> int:
         return next(size for size in self.sizes if size >= rows)
@@ -176,8 +162,8 @@ class Decoder:
         blocks = tables.gather(1, (positions // self._block_size)[:, None]).squeeze(1)
         slots = blocks * self._block_size + positions % self._block_size
 
-        def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-            return self._operations.attend(query, keys, values, positions, tables)
+        def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
+            return self._operations.attend(query, cache, positions, tables)
 
         hidden = self._forward(self._tokens[:size], positions, slots, attend)
         self._logits[size] = functional.linear(hidden, self._weights.head)
@@ -199,9 +185,9 @@ class Decoder:
         do, rounds, addition = self._operations, self._weights.rounds, None
         residual = functional.embedding(tokens, self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
-            keys, values = self._keys[index], self._values[index]
+            cache = self._cache.layer(index)
             x = do.add_and_norm(residual, addition, layer.attention_norm, rounds=rounds)
-            mixed = attend(do.rotate_and_store(layer.qkv(x), layer, positions, slots, keys, values), keys, values)
+            mixed = attend(do.rotate_and_store(layer.qkv(x), layer, positions, slots, cache), cache)
             addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed))
             x = do.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
             addition = layer.down(do.gated(layer.gate_up(x), layer.gate_up.width, rounds=rounds))

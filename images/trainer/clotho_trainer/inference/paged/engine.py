@@ -12,13 +12,13 @@ from clotho_trainer.inference.core.live_engine import LiveEngine
 from clotho_trainer.inference.core.sampler import Sampler
 from clotho_trainer.inference.core.scheduler import Prefill, Scheduler, prefill_batches
 from clotho_trainer.inference.core.sequences import Sequence
+from clotho_trainer.inference.paged.cache import CacheShape
 from clotho_trainer.inference.paged.decoder import STEPS, Decoder
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model.live import LiveWeights
 
 log = logging.getLogger(__name__)
 
-BLOCK_SIZE = 128
 _PREFILL_TOKENS = 16_384  # read in one pass when many prompts wait
 _WATERMARK = 0.25  # free blocks for each running sequence when another is admitted
 
@@ -29,16 +29,15 @@ class FastEngine(LiveEngine):
         live: LiveWeights,
         weights: PolicyWeights,
         end_tokens: frozenset[int],
+        cache: CacheShape,
         *,
-        blocks: int,
         max_rows: int,
-        block_size: int = BLOCK_SIZE,
         seed: int = 0,
         drains: bool = False,
     ) -> None:
-        context = min(len(weights.cos), (blocks - 1) * block_size)
+        context = min(len(weights.cos), (cache.blocks - 1) * cache.block_size)
         scheduler = Scheduler(
-            BlockManager(blocks, block_size),
+            BlockManager(cache.blocks, cache.block_size),
             max_running=max_rows,
             max_prefill_tokens=_PREFILL_TOKENS,
             watermark=_WATERMARK,
@@ -46,8 +45,8 @@ class FastEngine(LiveEngine):
         super().__init__(live, end_tokens, scheduler, context=context, seed=seed, drains=drains)
         live.modules_decode = False
         self._weights = weights
-        self._block_size = block_size
-        self._decoder = Decoder(weights, blocks=blocks, block_size=block_size, max_rows=max_rows, seed=seed)
+        self._block_size = cache.block_size
+        self._decoder = Decoder(weights, cache, max_rows=max_rows, seed=seed)
         self._sampler = Sampler(live.device, end_tokens, seed)
         self._is_stale = False  # the decoder's rows are not the scheduler's
         self._weights_stamp: tuple[int, int] | None = None

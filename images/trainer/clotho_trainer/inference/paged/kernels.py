@@ -7,14 +7,13 @@ import torch
 import triton
 import triton.language as tl
 
+from clotho_trainer.inference.paged import attention
+from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import FP8
 
 _SAMPLE_COLUMNS = 4096
-_PROGRAMS = 512  # keys of a row are split until the GPU has this many programs to run
-_MOST_SPLITS = 32
-_TILE = 32  # keys that are read at once: small tiles, many of them on their way
 
 
 @triton.jit
@@ -71,6 +70,20 @@ def _add_and_norm(
 
 
 @triton.jit
+def _store_head(first, second, token, content, scales, DIM: tl.constexpr, IN_FP8: tl.constexpr):
+    """One head of one token, in two halves, into the cache."""
+    half = tl.arange(0, DIM // 2)
+    if IN_FP8:
+        first, second = first.to(tl.float32), second.to(tl.float32)
+        largest = tl.maximum(tl.max(tl.abs(first), 0), tl.max(tl.abs(second), 0))
+        scale = tl.maximum(largest, 1e-12) / 448.0
+        tl.store(scales + token, scale)
+        first, second = first / scale, second / scale
+    tl.store(content + token * DIM + half, first.to(content.dtype.element_ty))
+    tl.store(content + token * DIM + DIM // 2 + half, second.to(content.dtype.element_ty))
+
+
+@triton.jit
 def _rotate_and_store(
     qkv,
     qkv_stride,
@@ -83,7 +96,9 @@ def _rotate_and_store(
     slots,
     queries,
     keys,
+    key_scales,
     values,
+    value_scales,
     epsilon,
     QUERY_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -91,6 +106,7 @@ def _rotate_and_store(
     BLOCK_SIZE: tl.constexpr,
     HAS_NORM: tl.constexpr,
     IS_SCALED: tl.constexpr,
+    IN_FP8: tl.constexpr,
 ):
     """A program is one head of one token; the heads are the queries', the keys' and the values', in this order."""
     row = tl.program_id(0).to(tl.int64)
@@ -104,19 +120,13 @@ def _rotate_and_store(
         first = (first.to(tl.float32) * scale).to(first.dtype)
         second = (second.to(tl.float32) * scale).to(second.dtype)
     slot = tl.load(slots + row).to(tl.int64)
-    place = ((slot // BLOCK_SIZE) * KV_HEADS * BLOCK_SIZE + slot % BLOCK_SIZE) * DIM
+    token = (slot // BLOCK_SIZE) * KV_HEADS * BLOCK_SIZE + slot % BLOCK_SIZE  # in the first head of its block
     if head >= QUERY_HEADS + KV_HEADS:
-        target = values + place + (head - QUERY_HEADS - KV_HEADS) * BLOCK_SIZE * DIM
-        tl.store(target + half, first)
-        tl.store(target + DIM // 2 + half, second)
+        token += (head - QUERY_HEADS - KV_HEADS) * BLOCK_SIZE
+        _store_head(first, second, token, values, value_scales, DIM, IN_FP8)
     else:
         kind = first.dtype
-        if head < QUERY_HEADS:
-            target = queries + (row * QUERY_HEADS + head) * DIM
-            norm = query_norm
-        else:
-            target = keys + place + (head - QUERY_HEADS) * BLOCK_SIZE * DIM
-            norm = key_norm
+        norm = query_norm if head < QUERY_HEADS else key_norm
         a, b = first.to(tl.float32), second.to(tl.float32)
         if HAS_NORM:
             factor = 1.0 / tl.sqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / DIM + epsilon)
@@ -126,8 +136,13 @@ def _rotate_and_store(
         position = tl.load(positions + row).to(tl.int64)
         c = tl.load(cos + position * (DIM // 2) + half).to(tl.float32)
         s = tl.load(sin + position * (DIM // 2) + half).to(tl.float32)
-        tl.store(target + half, ((a * c).to(kind).to(tl.float32) - (b * s).to(kind).to(tl.float32)).to(kind))
-        tl.store(target + DIM // 2 + half, ((b * c).to(kind).to(tl.float32) + (a * s).to(kind).to(tl.float32)).to(kind))
+        first = ((a * c).to(kind).to(tl.float32) - (b * s).to(kind).to(tl.float32)).to(kind)
+        second = ((b * c).to(kind).to(tl.float32) + (a * s).to(kind).to(tl.float32)).to(kind)
+        if head < QUERY_HEADS:
+            _store_head(first, second, row * QUERY_HEADS + head, queries, queries, DIM, False)
+        else:
+            token += (head - QUERY_HEADS) * BLOCK_SIZE
+            _store_head(first, second, token, keys, key_scales, DIM, IN_FP8)
 
 
 @triton.jit
@@ -151,86 +166,6 @@ def _gated(
         _store_rounded(result.to(tl.float32), row, width, column, inside, out, scales)
     else:
         tl.store(out + row * width + column, result, mask=inside)
-
-
-@triton.jit
-def _attend(
-    queries,
-    keys,
-    values,
-    positions,
-    tables,
-    table_stride,
-    out,
-    partial,
-    partial_weight,
-    scale,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    PADDED: tl.constexpr,
-    DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    """A program is a row, a key head and a share of the row's keys. The query heads that share the key head go
-    through them together, padded to what the matrix unit takes."""
-    row = tl.program_id(0)
-    head = tl.program_id(1)
-    split = tl.program_id(2)
-    length = (tl.load(positions + row) + 1).to(tl.int32)
-    member = tl.arange(0, PADDED)
-    dimension = tl.arange(0, DIM)
-    within = tl.arange(0, TILE)
-    which = (row * KV_HEADS + head) * GROUP + member
-    is_member = member < GROUP
-    query = tl.load(queries + which[:, None] * DIM + dimension[None, :], mask=is_member[:, None], other=0.0)
-    share = tl.cdiv(length, SPLITS * TILE) * TILE
-    first = split * share
-    last = tl.minimum(first + share, length)
-    top = tl.full([PADDED], float("-inf"), tl.float32)
-    total = tl.zeros([PADDED], tl.float32)
-    mixed = tl.zeros([PADDED, DIM], tl.float32)
-    block = tl.load(tables + row * table_stride + first // BLOCK_SIZE, mask=first < last, other=0).to(tl.int64)
-    for start in range(first, last, TILE):
-        seen = start + within < length
-        slot = (block * KV_HEADS + head) * BLOCK_SIZE + start % BLOCK_SIZE
-        where = (slot + within[:, None]) * DIM + dimension[None, :]
-        key = tl.load(keys + where, mask=seen[:, None], other=0.0)
-        score = tl.dot(query, tl.trans(key), input_precision="ieee") * (scale * 1.4426950408889634)
-        score = tl.where(seen[None, :], score, float("-inf"))
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight = tl.exp2(score - higher[:, None])
-        fade = tl.exp2(top - higher)
-        value = tl.load(values + where, mask=seen[:, None], other=0.0)
-        total = total * fade + tl.sum(weight, 1)
-        mixed = mixed * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
-        top = higher
-        following = start + TILE  # its block is known before its turn, so that its keys can be fetched ahead
-        block = tl.load(tables + row * table_stride + following // BLOCK_SIZE, mask=following < last, other=0).to(
-            tl.int64
-        )
-    result = mixed / tl.maximum(total, 1e-30)[:, None]
-    if SPLITS == 1:
-        target = out + which[:, None] * DIM + dimension[None, :]
-        tl.store(target, result.to(out.dtype.element_ty), mask=is_member[:, None])
-    else:
-        place = which * SPLITS + split
-        tl.store(partial + place[:, None] * DIM + dimension[None, :], result, mask=is_member[:, None])
-        size = tl.where(total > 0, top + tl.log2(tl.maximum(total, 1e-30)), float("-inf"))
-        tl.store(partial_weight + place, size, mask=is_member)
-
-
-@triton.jit
-def _join_splits(partial, partial_weight, out, DIM: tl.constexpr, SPLITS: tl.constexpr):
-    head = tl.program_id(0)
-    dimension = tl.arange(0, DIM)
-    split = tl.arange(0, SPLITS)
-    size = tl.load(partial_weight + head * SPLITS + split)
-    weight = tl.exp2(size - tl.max(size, 0))
-    part = tl.load(partial + (head * SPLITS + split)[:, None] * DIM + dimension[None, :])
-    result = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
-    tl.store(out + head * DIM + dimension, result.to(out.dtype.element_ty))
 
 
 @triton.jit
@@ -293,7 +228,7 @@ class TritonOperations:
         _round[(rows,)](x, *out, width, BLOCK=triton.next_power_of_2(width), num_warps=8)
         return out
 
-    def rotate_and_store(self, qkv, layer: Layer, positions, slots, keys, values):
+    def rotate_and_store(self, qkv, layer: Layer, positions, slots, cache: LayerCache):
         w, rows = self._weights, len(qkv.values)
         queries = qkv.values.new_empty(rows, w.query_heads * w.head_dim)
         has_norm = layer.query_norm is not None
@@ -308,15 +243,15 @@ class TritonOperations:
             positions,
             slots,
             queries,
-            keys,
-            values,
+            *attention.pointers(cache),
             w.epsilon,
             QUERY_HEADS=w.query_heads,
             KV_HEADS=w.kv_heads,
             DIM=w.head_dim,
-            BLOCK_SIZE=keys.shape[2],
+            BLOCK_SIZE=cache.keys.block_size,
             HAS_NORM=has_norm,
             IS_SCALED=qkv.scale is not None,
+            IN_FP8=cache.keys.scales is not None,
             num_warps=1,
         )
         return queries
@@ -340,40 +275,11 @@ class TritonOperations:
         )
         return out
 
-    def attend(self, query, keys, values, positions, tables):
-        w, rows = self._weights, len(query)
-        group = w.query_heads // w.kv_heads
-        splits = 1
-        while rows * w.kv_heads * splits < _PROGRAMS and splits < _MOST_SPLITS:
-            splits *= 2
-        out = torch.empty_like(query)
-        shape = (rows * w.query_heads * splits, w.head_dim)
-        partial = out if splits == 1 else torch.empty(shape, dtype=torch.float32, device=query.device)
-        sizes = out if splits == 1 else torch.empty(shape[:1], dtype=torch.float32, device=query.device)
-        _attend[(rows, w.kv_heads, splits)](
-            query,
-            keys,
-            values,
-            positions,
-            tables,
-            tables.stride(0),
-            out,
-            partial,
-            sizes,
-            w.head_dim**-0.5,
-            KV_HEADS=w.kv_heads,
-            GROUP=group,
-            PADDED=max(16, triton.next_power_of_2(group)),
-            DIM=w.head_dim,
-            BLOCK_SIZE=keys.shape[2],
-            TILE=min(_TILE, keys.shape[2]),
-            SPLITS=splits,
-            num_warps=2,
-            num_stages=4,
-        )
-        if splits > 1:
-            _join_splits[(rows * w.query_heads,)](partial, sizes, out, DIM=w.head_dim, SPLITS=splits, num_warps=4)
-        return out
+    def gather(self, cache: LayerCache, tables, length):
+        return attention.gather(self._weights, cache, tables, length)
+
+    def attend(self, query, cache: LayerCache, positions, tables):
+        return attention.attend(self._weights, query, cache, positions, tables)
 
     def sample(self, logits, temperatures, seeds, positions):
         rows, vocabulary = logits.shape

@@ -6,14 +6,13 @@ Rounding happens where the Hugging Face modules round, so that decoding and trai
 import torch
 from torch.nn import functional
 
+from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import rounded
 
 
 class PlainOperations:
-    """Keys and values lie in blocks: [block, head, offset in the block, dimension]."""
-
     def __init__(self, weights: PolicyWeights, seed: int) -> None:
         self._weights = weights
         self._generator = torch.Generator(weights.device).manual_seed(seed + 1)  # not the noise of the first tokens
@@ -31,15 +30,9 @@ class PlainOperations:
         return Rows(*rounded(x))
 
     def rotate_and_store(
-        self,
-        qkv: Rows,
-        layer: Layer,
-        positions: torch.Tensor,
-        slots: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        self, qkv: Rows, layer: Layer, positions: torch.Tensor, slots: torch.Tensor, cache: LayerCache
     ) -> torch.Tensor:
-        """Queries, normalised and rotated; keys and values go to their slot, which is block * size + offset."""
+        """Queries, normalised and rotated; keys and values go to their slots of the cache."""
         w = self._weights
         rows = len(qkv.values)
         heads = qkv.scaled[:, : layer.qkv.width].reshape(rows, -1, w.head_dim)
@@ -47,9 +40,8 @@ class PlainOperations:
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
         cos, sin = (table[positions].repeat(1, 2)[:, None] for table in (w.cos, w.sin))
-        blocks, offsets = slots // keys.shape[2], slots % keys.shape[2]
-        keys[blocks, :, offsets] = _rotated(key, cos, sin)
-        values[blocks, :, offsets] = value
+        cache.keys.write(slots, _rotated(key, cos, sin))
+        cache.values.write(slots, value)
         return _rotated(query, cos, sin).reshape(rows, -1)
 
     def gated(self, gate_up: Rows, width: int, *, rounds: bool) -> Rows:
@@ -57,23 +49,21 @@ class PlainOperations:
         active = functional.silu(gate) * up
         return self.rounded(active) if rounds else Rows(active)
 
+    def gather(self, cache: LayerCache, tables: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The first tokens of each row's blocks, side by side: keys and values as [row, head, token, dimension]."""
+        keys, values = (blocks.gathered(tables, length, self._weights.dtype) for blocks in cache)
+        return keys, values
+
     def attend(
-        self,
-        query: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        positions: torch.Tensor,
-        tables: torch.Tensor,
+        self, query: torch.Tensor, cache: LayerCache, positions: torch.Tensor, tables: torch.Tensor
     ) -> torch.Tensor:
         """One query a row over the keys up to its position."""
         w = self._weights
         longest = int(positions.max()) + 1
-        gathered_keys, gathered_values = (gathered(cache, tables, longest) for cache in (keys, values))
         is_visible = torch.arange(longest, device=query.device) <= positions[:, None]
         result = functional.scaled_dot_product_attention(
             query.view(len(query), w.query_heads, 1, w.head_dim),
-            gathered_keys,
-            gathered_values,
+            *self.gather(cache, tables, longest),
             attn_mask=is_visible[:, None, None],
             enable_gqa=w.query_heads != w.kv_heads,
         )
@@ -94,13 +84,6 @@ class PlainOperations:
         wide = x.float()
         normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._weights.epsilon)
         return weight * normed.to(x.dtype)
-
-
-def gathered(cache: torch.Tensor, tables: torch.Tensor, length: int) -> torch.Tensor:
-    """The first `length` tokens of each row's blocks, side by side: [row, head, token, dimension]."""
-    size = cache.shape[2]
-    blocks = cache[tables[:, : -(-length // size)]]
-    return blocks.transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -53,10 +53,6 @@ class PolicyWeights:
         """Whether what is multiplied with the base has to be in 8 bits."""
         return self.layers[0].qkv.takes_fp8
 
-    @property
-    def cache_bytes_per_token(self) -> int:
-        return 2 * len(self.layers) * self.kv_heads * self.head_dim * self.embedding.element_size()
-
     def refresh(self) -> None:
         for layer in self.layers:
             for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
