@@ -16,7 +16,7 @@ AFTER: Final = "after"
 ATTEMPT: Final = "attempt"
 
 ATTEMPT_HEADER: Final = "X-Clotho-Policy-Attempt"  # another one after each start of the trainer: versions may go back
-DIGEST_HEADER: Final = "X-Clotho-Policy-Digest"  # SHA-256 of the body, in hexadecimal digits
+DIGEST_HEADER: Final = "X-Clotho-Policy-Digest"  # XXH3 of the body, 128 bits in hexadecimal digits
 HOLD_SECONDS: Final = 20.0
 
 LOAD_PATH: Final = "/load"

@@ -20,13 +20,13 @@ from clotho_dev.ports import free_port
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference import load_reports
 from clotho_trainer.inference.core.engine import Engine, Request, Sampling
-from clotho_trainer.inference.following import PolicyFollower, _Update
+from clotho_trainer.inference.following import PolicyFollower
 from clotho_trainer.inference.load_reports import report_load
 from clotho_trainer.inference.vllm.engine import VllmEngine, command_line
 from clotho_trainer.model import serving
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.tokenizer import load_tokenizer
-from clotho_trainer.model.trained import copy_trained
+from clotho_trainer.model.trained import TrainedParameters, read_trained
 from clotho_trainer.process.app import listening
 from clotho_trainer.process.policy_server import PolicyServer
 from clotho_trainer.process.replica import _load, replica_config
@@ -57,15 +57,14 @@ async def published(trainer: LocalBackend, port: int) -> AsyncIterator[PolicySer
 
 @asynccontextmanager
 async def following(live: LiveWeights, names: frozenset[str], port: int, engine: Any) -> AsyncIterator[PolicyFollower]:
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session:
-        follower = PolicyFollower(session, f"http://127.0.0.1:{port}", live, names, max_staleness=1)
-        task = asyncio.create_task(follower.follow(engine))
-        try:
-            yield follower
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+    follower = PolicyFollower(f"http://127.0.0.1:{port}", TOKEN, live, names, max_staleness=1)
+    task = asyncio.create_task(follower.follow(engine))
+    try:
+        yield follower
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -183,9 +182,10 @@ def test_parameters_of_another_model_are_refused_and_change_nothing(model: Path,
     trainer = backend(config(model, lora=Lora(rank=4, alpha=8.0)), tmp_path)
     replica = _load(config(model), tmp_path)
     before = greedy(replica.live)
-    follower = PolicyFollower(None, "", replica.live, replica.names, max_staleness=0)  # type: ignore[arg-type]
+    follower = PolicyFollower("", TOKEN, replica.live, replica.names, max_staleness=0)
+    version, file = trainer.write_trained(None)
     with pytest.raises(TrainerError, match="has the shape"):
-        follower._swap(_Update("a", copy_trained(trainer.live)))
+        follower._swap("a", TrainedParameters(version, read_trained(file.path)))
     torch.testing.assert_close(greedy(replica.live), before)
 
 
@@ -206,7 +206,8 @@ async def test_vllm_gets_the_adapters_without_the_base_being_loaded(model: Path,
             assert completion.version == 1
         written = json.loads((tmp_path / "adapters" / "policy-1-v1" / "adapter_config.json").read_text())
         assert written["r"] == 8
-        torch.testing.assert_close(dict(copy_trained_names(live, names)), dict(copy_trained(trainer.live).tensors))
+        _, file = trainer.write_trained(None)
+        torch.testing.assert_close(dict(copy_trained_names(live, names)), dict(read_trained(file.path)))
     finally:
         await engine.stop()
 

@@ -18,6 +18,15 @@ def base_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def is_saved_as_named(model: Any) -> bool:
+    """Whether a checkpoint has the model's parameters as they are, or under other names and cut otherwise (experts)."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    held = {name: torch.empty_like(each, device="meta") for name, each in model.named_parameters()}
+    saved = revert_weight_conversion(model, dict(held))
+    return {name: each.shape for name, each in saved.items()} == {name: each.shape for name, each in held.items()}
+
+
 def unsupported_reason(model: Any) -> str | None:
     """Why this model has no paged decoding and no packed training; None when it has both."""
     inner = base_model(model)

@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from clotho_trainer.model.architecture import is_saved_as_named
 from clotho_trainer.model.lora import Undo, lean
 
 Mode = Literal["training", "decoding"]
@@ -23,6 +25,7 @@ class LiveWeights:
         self.version = version  # optimiser steps in the weights; changes only inside `training()`
         self.lineage = 0  # another number once versions were counted anew, from an older checkpoint
         self.whole: Mapping[str, torch.Tensor] | None = None  # what is trained, where the model has only parts of it
+        self.whole_file: Path | None = None  # the same as safetensors, where it came as such
         self._turn = threading.Condition()
         self._holder: Mode | None = None
         self._training_waits = 0
@@ -44,7 +47,10 @@ class LiveWeights:
         return self.lineage, self.version
 
     @property
-    def trained_bytes(self) -> int:
+    def bytes_to_hand_over(self) -> int:
+        """How much `hand_over` writes."""
+        if self._ready_file is not None:
+            return 0
         tensors = self.model.parameters() if self.whole is None else self.whole.values()
         return sum(tensor.nbytes for tensor in tensors)
 
@@ -58,6 +64,21 @@ class LiveWeights:
             self.model.save_pretrained(folder, safe_serialization=True)
         else:
             self.model.save_pretrained(folder, safe_serialization=True, state_dict=dict(self.whole))
+
+    def hand_over(self, folder: Path) -> None:
+        """Inside `training()`: a checkpoint of the model, for another process to read before the next version."""
+        if self._ready_file is None:
+            self.save_pretrained(folder)
+        else:
+            (folder / "model.safetensors").symlink_to(self._ready_file)
+
+    @property
+    def _ready_file(self) -> Path | None:
+        return self.whole_file if self.whole_file is not None and self._is_saved_as_named else None
+
+    @cached_property
+    def _is_saved_as_named(self) -> bool:
+        return is_saved_as_named(self.model)
 
     @contextmanager
     def training(self) -> Iterator[None]:

@@ -1,18 +1,22 @@
 """The policy port of rank 0: inference replicas wait here for the next version of the trained parameters, and report
 their load.
 
-A version is copied once, when the first replica asks for it, and sent to all of them. Besides the newest there is at
-most one older copy, for as long as it is being sent.
+A version is copied once, when the first replica asks for it, and sent to all of them from where it was copied to.
+Besides the newest there is at most one older copy, for as long as it is being sent; a copy that nobody needs any more
+gives its memory to the next.
 """
 
 import asyncio
-import hashlib
+import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
+import xxhash
 from aiohttp import web
 
 from clotho_contract import untrusted
@@ -31,18 +35,23 @@ from clotho_contract.policy_updates import (
 )
 from clotho_trainer.training.backend import Backend
 
+if TYPE_CHECKING:
+    from clotho_trainer.model.memory_file import MemoryFile
+
+log = logging.getLogger(__name__)
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_CHUNK = 2**20
+_CHUNK = 2**22
 _LONGEST_INDEX = 6  # digits of a replica's
 _COPIES = 2
 _SENDING_SECONDS = 900.0  # a replica that takes longer starts again with a newer version
 
 
-@dataclass
+@dataclass(eq=False)
 class _Copy:
     version: int
-    body: bytes
+    file: "MemoryFile"
     digest: str
     readers: int = 0
 
@@ -105,15 +114,19 @@ class PolicyServer:
 
     async def _newest(self, backend: Backend) -> _Copy:
         """The copy goes on for others when this caller leaves."""
-        if self._copying is None or self._copying.done():
-            self._copying = asyncio.create_task(self._copy_newest(backend))
-        return await asyncio.shield(self._copying)
+        while True:
+            if self._copying is None or self._copying.done():
+                self._copying = asyncio.create_task(self._copy_newest(backend))
+            copy = await asyncio.shield(self._copying)
+            if copy in self._copies:  # or else a newer one has its memory already
+                return copy
 
     async def _copy_newest(self, backend: Backend) -> _Copy:
         if not self._copies or self._copies[-1].version != backend.version:
             await self._until(lambda: len(self._being_sent) < _COPIES)
+            spare = next((copy.file for copy in self._copies if not copy.readers), None)
             self._copies = self._being_sent  # the others make room first
-            self._copies.append(await asyncio.to_thread(_copy, backend))
+            self._copies.append(await asyncio.to_thread(_copy, backend, spare))
         return self._copies[-1]
 
     @contextmanager
@@ -140,24 +153,29 @@ class PolicyServer:
     async def _send(self, request: web.Request, copy: _Copy) -> web.StreamResponse:
         response = web.StreamResponse(headers=self._headers(copy.version) | {DIGEST_HEADER: copy.digest})
         response.content_type = "application/octet-stream"
-        response.content_length = len(copy.body)
+        response.content_length = copy.file.size
         try:
             async with asyncio.timeout(_SENDING_SECONDS):
                 await response.prepare(request)
-                for start in range(0, len(copy.body), _CHUNK):
-                    await response.write(memoryview(copy.body)[start : start + _CHUNK])
+                if request.transport is not None:
+                    request.transport.set_write_buffer_limits(0)  # what is drained refers to the file no longer
+                for start in range(0, copy.file.size, _CHUNK):
+                    await response.write(copy.file.view[start : start + _CHUNK])
                 await response.write_eof()
         except TimeoutError:
-            response.force_close()
+            if request.transport is not None:
+                request.transport.abort()
         return response
 
     def _headers(self, version: int) -> dict[str, str]:
         return {ATTEMPT_HEADER: self._attempt, POLICY_VERSION_HEADER: str(version)}
 
 
-def _copy(backend: Backend) -> _Copy:
-    from clotho_trainer.model.trained import encode
-
-    trained = backend.trained_parameters()
-    body = encode(trained)
-    return _Copy(trained.version, body, hashlib.sha256(body).hexdigest())
+def _copy(backend: Backend, spare: "MemoryFile | None") -> _Copy:
+    began = time.monotonic()
+    version, file = backend.write_trained(spare)
+    copied = time.monotonic()
+    digest = xxhash.xxh3_128(file.view).hexdigest()
+    seconds = {"seconds_copying": copied - began, "seconds_checksum": time.monotonic() - copied}
+    log.info("copied the policy of step %d for inference replicas", version, extra={"bytes": file.size, **seconds})
+    return _Copy(version, file, digest)

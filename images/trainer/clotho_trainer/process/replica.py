@@ -139,18 +139,19 @@ class _Replica:
         self._engine = policy.engine
         headers = {"Authorization": f"Bearer {self._token}"}
         session = await self._stack.enter_async_context(aiohttp.ClientSession(headers=headers))
-        self._follower = self._make_follower(policy, session)
+        self._follower = self._make_follower(policy)
         self._inference.service = self._service(policy)
         index = os.environ.get(REPLICA_VARIABLE, "0")
         reports = asyncio.create_task(report_load(session, config.endpoints.policy, index, self._load))
         self._stack.callback(reports.cancel)
         await self._follower.follow(policy.engine)
 
-    def _make_follower(self, policy: _Policy, session: aiohttp.ClientSession) -> "PolicyFollower":
+    def _make_follower(self, policy: _Policy) -> "PolicyFollower":
         from clotho_trainer.inference.following import PolicyFollower
 
         training, trainer = self._config.training, self._config.endpoints.policy
-        follower = PolicyFollower(session, trainer, policy.live, policy.names, max_staleness=training.max_staleness)
+        staleness = training.max_staleness
+        follower = PolicyFollower(trainer, self._token, policy.live, policy.names, max_staleness=staleness)
         self._metrics.version.set_function(lambda: follower.position.version or 0)
         self._metrics.behind.set_function(lambda: max(0, follower.position.newest - (follower.position.version or 0)))
         return follower

@@ -7,7 +7,7 @@ from clotho_trainer.inference.core.engine import Engine
 from clotho_trainer.training.batch import Batch, Rules
 
 if TYPE_CHECKING:
-    from clotho_trainer.model.trained import TrainedParameters
+    from clotho_trainer.model.memory_file import MemoryFile
 
 
 class Backend(Protocol):
@@ -47,7 +47,8 @@ class Backend(Protocol):
 
     def restore(self, folder: Path, step: int) -> None: ...
 
-    def trained_parameters(self) -> "TrainedParameters":
-        """A copy of the policy as it is now, for inference replicas. May be called from any thread."""
+    def write_trained(self, spare: "MemoryFile | None") -> "tuple[int, MemoryFile]":
+        """The version and a copy of the policy as it is now, for inference replicas, in `spare` if that has its size.
+        May be called from any thread."""
 
     def decode(self, tokens: list[int]) -> str: ...

@@ -114,7 +114,7 @@ class TinkerBackend:
         self._client = _asked(self._sdk, lambda: self._service.create_training_client_from_state_with_optimizer(path))
         self.version = step
 
-    def trained_parameters(self) -> NoReturn:
+    def write_trained(self, spare: object) -> NoReturn:
         raise TrainerError("InvalidConfig", "inference.replicas: the Tinker service has the weights")
 
     def decode(self, tokens: list[int]) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -91,13 +92,22 @@ class Weights:
     async def publish(self) -> None:
         if self._live.stamp == self._stamp:
             return
+        began = time.monotonic()
         folder, stamp = await asyncio.to_thread(self._write)
+        written = time.monotonic()
         try:
             async with self._gate.closed():
+                drained = time.monotonic()
                 await self._reload(folder, stamp[1])
                 self._stamp = stamp
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        seconds = {
+            "seconds_writing": written - began,
+            "seconds_draining": drained - written,
+            "seconds_reloading": time.monotonic() - drained,
+        }
+        log.info("vLLM has the weights of step %d", stamp[1], extra=seconds)
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[tuple[int, str]]:
@@ -123,9 +133,9 @@ class Weights:
 
     def _write(self) -> tuple[Path, tuple[int, int]]:
         with self._live.training():
-            folder = Path(tempfile.mkdtemp(prefix="clotho-weights-", dir=self._place(self._live.trained_bytes)))
+            folder = Path(tempfile.mkdtemp(prefix="clotho-weights-", dir=self._place(self._live.bytes_to_hand_over)))
             try:
-                self._live.save_pretrained(folder)
+                self._live.hand_over(folder)
             except OSError as error:
                 shutil.rmtree(folder, ignore_errors=True)
                 problem = f"the weights could not be written for vLLM to {folder}: {error}"

@@ -20,8 +20,9 @@ from clotho_trainer.inference.core.engine import Engine
 from clotho_trainer.model import load
 from clotho_trainer.model.architecture import compute_in_fp8
 from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.model.memory_file import MemoryFile
 from clotho_trainer.model.tokenizer import load_tokenizer
-from clotho_trainer.model.trained import TrainedParameters, copy_trained
+from clotho_trainer.model.trained import write_trained
 from clotho_trainer.training.batch import Batch, Row, Rules, blank, micro_batches, trained_tokens
 from clotho_trainer.training.local import grpo, optimizer_state, passes, sharding
 from clotho_trainer.training.local.optimizer_state import Moment
@@ -245,8 +246,8 @@ class LocalBackend:
             _restore_random_state(state["random"])
             self._live.version = step
 
-    def trained_parameters(self) -> TrainedParameters:
-        return copy_trained(self._live)
+    def write_trained(self, spare: MemoryFile | None) -> tuple[int, MemoryFile]:
+        return write_trained(self._live, spare)
 
     def decode(self, tokens: list[int]) -> str:
         return str(self._live.tokenizer.decode(tokens))
