@@ -19,6 +19,11 @@ from urllib.request import urlopen
 TOKEN = "a-token-for-the-bench"
 _SHOWN = ("engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
 
+_PHASES = {
+    f"seconds_{phase}"
+    for phase in ("copying", "checksum", "receiving", "swapping", "writing", "draining", "reloading", "publishing")
+}
+
 
 class Ports(NamedTuple):
     api_server: int = 1
@@ -103,13 +108,14 @@ def measured(
             sampled = _sampled_tokens(ports.replica_status) if replica and not problem else None
         lines = _lines(folder / "trainer.log")
         followed = sum("serving the policy of step" in line for line in _lines(folder / "replica.log"))
+        phases = {part: _phases(_lines(folder / f"{part}.log")) for part in ("trainer", "replica")}
         if problem or os.environ.get("BENCH_LOGS"):
             for part in commands:
                 last = [line[:400] for line in _lines(folder / f"{part}.log")[-60:]]
                 print(f"--- {part}", *last, sep="\n", file=sys.stderr, flush=True)
     if problem:
         raise SystemExit(problem)
-    figures = _from_log([json.loads(line) for line in lines if line.startswith("{")])
+    figures = _from_log([json.loads(line) for line in lines if line.startswith("{")]) | {"policy_seconds": phases}
     return figures | ({"replica": {"versions": followed, "sampled_tokens": sampled}} if replica else {})
 
 
@@ -186,6 +192,15 @@ def _sampled_tokens(status_port: int) -> float:
             if line.startswith("clotho_inference_sampled_tokens_total"):
                 return float(line.split()[-1])
     raise SystemExit("the replica has no metric of the tokens that it sampled")
+
+
+def _phases(lines: list[str]) -> dict[str, float]:
+    """How long a version of the policy took on its way, by what happened to it. The first one is left out."""
+    seconds: dict[str, list[float]] = {}
+    for entry in (json.loads(line) for line in lines if line.startswith("{")):
+        for name in entry.keys() & _PHASES:
+            seconds.setdefault(name.removeprefix("seconds_"), []).append(entry[name])
+    return {name: mean(values[1:]) for name, values in sorted(seconds.items()) if len(values) > 1}
 
 
 def _from_log(lines: list[dict[str, Any]]) -> dict[str, Any]:

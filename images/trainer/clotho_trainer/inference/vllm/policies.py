@@ -46,9 +46,13 @@ class Adapters:
         name = f"{self._prefix}-{f'{lineage}-' if lineage else ''}v{version}"
         if self._loaded and self._loaded[-1][1] == name:
             return
+        began = time.monotonic()
         folder = await asyncio.to_thread(self._write, name)
+        written = time.monotonic()
         await self._client.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
         self._loaded.append((version, name))
+        seconds = {"seconds_writing": written - began, "seconds_reloading": time.monotonic() - written}
+        log.info("vLLM has the adapter of step %d", version, extra=seconds)
         while len(self._loaded) >= self._most:
             _, old = self._loaded.popleft()
             await self._client.post("/v1/unload_lora_adapter", {"lora_name": old})
