@@ -1,5 +1,5 @@
-"""How long all weights of a model take from a trainer's GPU, or CPU, to where a replica's vLLM reads them, by phase: the
-real policy port and follower in two processes over loopback. vLLM's own reload is left out (real_vllm.py has it).
+"""How long all weights of a model take from a trainer's GPU, or CPU, to where a replica's vLLM reads them, by phase:
+the real policy port and follower in two processes over loopback. vLLM's own reload is in real_vllm.py.
 
 The last line is JSON.
 
@@ -93,7 +93,7 @@ async def _follow(options: argparse.Namespace) -> None:
         weights, port = Weights(live, _NoVllm(), Path(name), "model"), free_port()  # type: ignore[arg-type]
         follower = PolicyFollower(f"http://127.0.0.1:{port}", TOKEN, live, names, max_staleness=0)
         command = [sys.executable, __file__, "--shape", options.shape, "--publish", str(port)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
+        with _process(command) as trainer:
             following = asyncio.create_task(follower.follow(weights))  # type: ignore[arg-type]
             for version in range(1, options.versions + 1):
                 figures.seconds["seconds_in_all"].append(await _step(trainer, follower, version))
@@ -107,13 +107,17 @@ async def _follow(options: argparse.Namespace) -> None:
     print(json.dumps({"bench": "policy_updates", "shape": options.shape, **phases}))
 
 
+def _process(command: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 async def _step(trainer: "subprocess.Popen[str]", follower: Any, version: int) -> float:
     """Until the replica would serve it. The lines of the trainer's log come with its answers."""
     assert trainer.stdin
     began = time.monotonic()
     trainer.stdin.write("\n")
     trainer.stdin.flush()
-    while follower.position.version != version:
+    while follower.position.version != version:  # noqa: ASYNC110 - the follower has no event for it
         await asyncio.sleep(0.005)
     return time.monotonic() - began
 

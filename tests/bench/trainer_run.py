@@ -197,7 +197,7 @@ def _sampled_tokens(status_port: int) -> float:
 def _phases(lines: list[str]) -> dict[str, float]:
     """How long a version of the policy took on its way, by what happened to it. The first one is left out."""
     seconds: dict[str, list[float]] = {}
-    for entry in (json.loads(line) for line in lines if line.startswith("{")):
+    for entry in (json.loads(line) for line in lines if line.startswith('{"time": ')):
         for name in entry.keys() & _PHASES:
             seconds.setdefault(name.removeprefix("seconds_"), []).append(entry[name])
     return {name: mean(values[1:]) for name, values in sorted(seconds.items()) if len(values) > 1}
