@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
@@ -195,12 +196,12 @@ def _sampled_tokens(status_port: int) -> float:
 
 
 def _phases(lines: list[str]) -> dict[str, float]:
-    """How long a version of the policy took on its way, by what happened to it. The first one is left out."""
+    """How long a version of the policy took on its way, by what happened to it; medians without the first version."""
     seconds: dict[str, list[float]] = {}
     for entry in (json.loads(line) for line in lines if line.startswith('{"time": ')):
         for name in entry.keys() & _PHASES:
             seconds.setdefault(name.removeprefix("seconds_"), []).append(entry[name])
-    return {name: mean(values[1:]) for name, values in sorted(seconds.items()) if len(values) > 1}
+    return {name: round(median(values[1:]), 3) for name, values in sorted(seconds.items()) if len(values) > 1}
 
 
 def _from_log(lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import mmap
 import os
 import weakref
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,14 +20,15 @@ class MemoryFile:
         os.ftruncate(descriptor, size)
         self.size = size
         self.path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
-        self.tensor = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
-        self.view = memoryview(self.tensor.numpy())
+        mapped = mmap.mmap(descriptor, size)
+        self.view, self.tensor = memoryview(mapped), torch.frombuffer(mapped, dtype=torch.uint8)
         if is_pinned:
             self._pin()
 
     def _pin(self) -> None:
         """Where that is refused, copies take longer and nothing else."""
-        driver, address = torch.cuda.cudart(), self.tensor.data_ptr()
+        driver: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        address = self.tensor.data_ptr()
         if int(driver.cudaHostRegister(address, self.size, 0)) == 0:
             weakref.finalize(self, driver.cudaHostUnregister, address)
 
