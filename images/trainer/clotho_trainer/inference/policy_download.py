@@ -60,7 +60,7 @@ class PolicyPort:
             response = connection.getresponse()
             if response.status not in (200, 204):
                 excerpt = response.read(300).decode(errors="replace")
-                raise TransientError(f"{response.status} {excerpt}", retry_after=retry_after(response.headers))
+                raise TransientError(f"{response.status} {excerpt}", retry_after=retry_after(dict(response.headers)))
             text = response.headers.get(POLICY_VERSION_HEADER, "")
             if not text.isdecimal():
                 raise TransientError(f"the trainer's answer has no {POLICY_VERSION_HEADER}")
