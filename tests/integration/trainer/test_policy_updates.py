@@ -18,6 +18,7 @@ from clotho_contract.names import POLICY_VERSION_HEADER
 from clotho_contract.policy_updates import ATTEMPT_HEADER, DIGEST_HEADER
 from clotho_contract.retry import TransientError
 from clotho_dev.ports import free_port
+from clotho_trainer.inference import policy_download
 from clotho_trainer.inference.policy_download import PolicyPort
 from clotho_trainer.model.architecture import is_saved_as_named
 from clotho_trainer.model.live import LiveWeights
@@ -52,7 +53,7 @@ class Trainer:
 
 def mixed() -> nn.Module:
     """Of two precisions, and of a size that puts later tensors on odd places."""
-    parts = {"bfloat": nn.Linear(3, 1, dtype=torch.bfloat16), "single": nn.Linear(3, 5), "base": nn.Linear(2, 2)}
+    parts = {"bfloat": nn.Linear(2, 1, dtype=torch.bfloat16), "single": nn.Linear(3, 5), "base": nn.Linear(2, 2)}
     parts["base"].requires_grad_(False)
     return nn.ModuleDict(parts)
 
@@ -167,13 +168,15 @@ async def test_an_answer_that_is_damaged_or_torn_is_refused_and_the_next_is_take
     torch.testing.assert_close(dict(received.trained.tensors), trained(trainer.live.model), rtol=0, atol=0)
 
 
-async def test_a_replica_that_stops_does_not_wait_for_the_trainer() -> None:
+async def test_a_replica_that_stops_does_not_wait_for_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(mixed())
-    async with published(trainer) as (_, port):
+    monkeypatch.setattr(policy_download, "_SILENCE_SECONDS", 3600)
+    async with published(trainer) as (server, port):
+        server._hold_seconds = 3600.0
         first = await port.poll(None, "")
         assert first is not None
         waiting = asyncio.create_task(port.poll(0, first.attempt))
-        await asyncio.sleep(0.1)  # it is held by the trainer, for many seconds
+        await asyncio.sleep(0.1)  # the trainer holds it
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
