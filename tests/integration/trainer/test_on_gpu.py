@@ -19,9 +19,10 @@ from clotho_trainer.inference.paged.kernels import TritonOperations
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.weights import PolicyWeights
-from clotho_trainer.model import fp8, load
-from clotho_trainer.model.architecture import base_model
+from clotho_trainer.model import fp8, load, nf4
+from clotho_trainer.model.architecture import base_model, compute_quantized
 from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.model.nf4 import Nf4Linear
 from clotho_trainer.training.local import packing, passes
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer import fast_policies
@@ -63,6 +64,8 @@ def in_four_bits(architecture: str, folder: Path) -> LiveWeights:
     for name, parameter in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1)
+    load.sharpen_adapters(adapted)
+    compute_quantized(adapted, "nf4")
     return LiveWeights(adapted, whole.tokenizer)
 
 
@@ -90,11 +93,13 @@ def test_fused_attention_equals_the_plain_one() -> None:
 
 # In 8 bits one last bit of bfloat16 can move a value by a sixteenth: compiling rearranges such bits.
 @pytest.mark.parametrize(
-    ("in_fp8", "apart", "alike"), [(False, 0.02, 0.999), (True, 0.07, 0.985)], ids=["bfloat16", "fp8"]
+    ("quantization", "apart", "alike"), [("none", 0.02, 0.999), ("nf4", 0.02, 0.999), ("fp8", 0.07, 0.985)]
 )
-def test_compiled_layers_give_the_same_and_are_compiled_once(in_fp8: bool, apart: float, alike: float) -> None:
-    live = on_gpu("qwen3")
-    if in_fp8:
+def test_compiled_layers_give_the_same_and_are_compiled_once(
+    quantization: str, apart: float, alike: float, tmp_path: Path
+) -> None:
+    live = in_four_bits("qwen3", tmp_path) if quantization == "nf4" else on_gpu("qwen3")
+    if quantization == "fp8":
         fp8.convert(base_model(live.model))
     packing.prepare(live.model)
     live.model.train()
@@ -141,6 +146,22 @@ def test_rounding_kernels_equal_the_plain_ones() -> None:
         assert other.scale is not None
         assert relative(mine.scale, other.scale) < 5e-3
         assert (mine.values.float() != other.values.float()).float().mean() < 0.02, "last digits decide now and then"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(96, 64), (1000, 192), (4096, 1024)], ids=str)
+def test_unpacked_weights_are_those_of_bitsandbytes(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.nn.modules import Linear4bit
+
+    torch.manual_seed(0)
+    linear: Any = Linear4bit(shape[1], shape[0], bias=False, compute_dtype=dtype, quant_type="nf4")
+    linear.weight.data = torch.randn(shape, dtype=dtype)
+    linear.to("cuda")
+    ours = Nf4Linear(linear)
+    unpacked = torch.empty(shape, dtype=dtype, device="cuda")
+    nf4.unpack(ours.packed, ours.block, unpacked)
+    assert torch.equal(unpacked, dequantize_4bit(linear.weight.data, linear.weight.quant_state))
 
 
 def test_products_in_8_bits_are_those_of_the_cpu() -> None:

@@ -13,9 +13,12 @@ from clotho_trainer.inference.core.engine import Request, Sampling
 from clotho_trainer.inference.paged.engine import FastEngine
 from clotho_trainer.inference.transformers.engine import TransformersEngine
 from clotho_trainer.model import load
+from clotho_trainer.model.architecture import base_model
+from clotho_trainer.model.nf4 import Nf4Linear
 from clotho_trainer.training.batch import prepare
 from clotho_trainer.training.checkpoints import Checkpoints
 from clotho_trainer.training.local.backend import LocalBackend
+from integration.trainer import fast_policies
 from integration.trainer.fast_policies import reference_logprobs
 from integration.trainer.tiny import backend, config, groups, with_model
 
@@ -35,12 +38,10 @@ def quantized(model: Path, work: Path, engine: str = "auto", **training: Any) ->
 @pytest.mark.usefixtures("on_cpu")
 async def test_adapters_train_over_a_base_of_four_bits(model: Path, tmp_path: Path) -> None:
     trained = quantized(model, tmp_path, gradient_checkpointing=True)
-    linear = [
-        m.base_layer for m in trained.live.model.modules() if type(m).__module__.startswith("peft.tuners.lora.bnb")
-    ]
+    linear = [m for m in trained.live.model.modules() if isinstance(m, Nf4Linear)]
     assert len(linear) == 14, "seven in each of two layers; embedding and head stay as they are"
-    assert {m.weight.quant_type for m in linear} == {"nf4"}
-    assert all(m.weight.quant_state.nested for m in linear), "the scales are quantised, too"
+    assert all(2 * m.weight.nbytes == m.in_features * m.out_features for m in linear)
+    assert {m.scales.dtype for m in linear} == {torch.uint8}, "the scales are quantised, too"
     adapters = {p.dtype for p in trained.live.model.parameters() if p.requires_grad}
     assert adapters == {torch.float32}
     before = linear[0].weight.data.clone()
@@ -77,6 +78,86 @@ async def test_engines_sample_from_what_the_modules_compute(name: str, kind: typ
         assert step["gradient_norm"] > 0
     await engine.stop()
     assert sum(p.numel() * p.element_size() for p in live.model.parameters()) == held, "the base stays packed"
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_layer_computes_what_that_of_bitsandbytes_does(has_bias: bool) -> None:
+    theirs = packed_linear(192, 96, has_bias=has_bias)
+    ours = Nf4Linear(theirs)
+    assert ours.weight.data_ptr() == theirs.weight.data_ptr(), "the weight is not copied"
+    inputs = torch.randn(3, 7, 192, requires_grad=True)
+    direction = torch.randn(3, 7, 96)
+    results = [layer(inputs) for layer in (ours, theirs)]
+    torch.testing.assert_close(*results)
+    torch.testing.assert_close(*(torch.autograd.grad((y * direction).sum(), inputs)[0] for y in results))
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_one_compiled_program_serves_every_number_of_tokens() -> None:
+    layer = Nf4Linear(packed_linear(192, 96, has_bias=False))
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    inputs = torch.randn(7, 192, requires_grad=True)
+    torch._dynamo.mark_dynamic(inputs, 0)  # a program for 7 alone is an error
+    try:
+        torch.testing.assert_close(compiled(inputs), layer(inputs))
+    finally:
+        torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_compiled_layers_have_the_same_gradients_and_keep_no_unpacked_weight() -> None:
+    live = fast_policies.policy("qwen3")
+    inner = base_model(live.model)
+    shapes = set()
+    for layer in inner.model.layers:
+        for adapted in (module for module in layer.modules() if hasattr(module, "base_layer")):
+            adapted.base_layer = Nf4Linear(packed(adapted.base_layer))
+            shapes |= {(adapted.out_features, adapted.in_features), (adapted.in_features, adapted.out_features)}
+    live.model.train()
+    trained = [parameter for parameter in live.model.parameters() if parameter.requires_grad]
+    ids = torch.tensor([list(range(5, 42))])
+    kept: list[torch.Tensor] = []
+
+    def gradients() -> torch.Tensor:
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            kept.append(tensor)
+            return tensor
+
+        hidden = inner.model.embed_tokens(ids).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            logits = live.model(inputs_embeds=hidden).logits
+        found = torch.autograd.grad(logits.log_softmax(-1)[0, :, 7].sum(), trained)
+        return torch.cat([gradient.flatten() for gradient in found])
+
+    expected = gradients()
+    kept.clear()
+    for layer in inner.model.layers:
+        layer.compile(backend="aot_eager", fullgraph=True)
+    try:
+        torch.testing.assert_close(gradients(), expected)
+    finally:
+        torch._dynamo.reset()
+    packed_bytes = {module.weight.data_ptr() for module in live.model.modules() if isinstance(module, Nf4Linear)}
+    assert packed_bytes <= {tensor.data_ptr() for tensor in kept}
+    assert not [tensor.shape for tensor in kept if tuple(tensor.shape) in shapes]
+
+
+def packed_linear(inputs: int, outputs: int, *, has_bias: bool) -> Any:
+    torch.manual_seed(0)
+    return packed(torch.nn.Linear(inputs, outputs, bias=has_bias))
+
+
+def packed(linear: torch.nn.Linear) -> Any:
+    """As Transformers loads it."""
+    from bitsandbytes.nn.modules import Linear4bit
+
+    has_bias = linear.bias is not None
+    layer: Any = Linear4bit(
+        linear.in_features, linear.out_features, has_bias, torch.float32, compress_statistics=True, quant_type="nf4"
+    )
+    layer.load_state_dict(linear.state_dict())
+    return layer.to("cpu").requires_grad_(False)
 
 
 def test_without_a_gpu_it_is_refused_with_a_sentence(model: Path, tmp_path: Path) -> None:

@@ -57,7 +57,12 @@ def _unsupported_module(inner: Any) -> str | None:
     return None
 
 
-def compute_in_fp8(model: Any) -> None:
-    if problem := unsupported_reason(model):
-        raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")
-    fp8.convert(base_model(model))
+def compute_quantized(model: Any, quantization: str) -> None:
+    """Put our own layers below the adapters. Where the architecture is unknown, those of bitsandbytes stay."""
+    problem = unsupported_reason(model)
+    if quantization == "fp8":
+        if problem:
+            raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")
+        fp8.convert(base_model(model))
+    elif quantization == "nf4" and problem is None:
+        nf4.convert(base_model(model))

@@ -5,7 +5,7 @@ from typing import Any
 
 from clotho_contract.settings import Lora, Model
 from clotho_trainer.failures import TrainerError
-from clotho_trainer.model.architecture import compute_in_fp8
+from clotho_trainer.model.architecture import compute_quantized
 from clotho_trainer.model.load import adapter_config, load_model, load_shapes, sharpen_adapters
 from clotho_trainer.model.trained import trained_names
 
@@ -13,8 +13,7 @@ from clotho_trainer.model.trained import trained_names
 def load_policy(model: Model, lora: Lora, tokenizer: Any) -> tuple[Any, frozenset[str]]:
     """The model with new adapters, and the names of the parameters that the trainer trains."""
     policy = _with_adapters(load_model(model, tokenizer), lora)
-    if model.quantization == "fp8":
-        compute_in_fp8(policy)
+    compute_quantized(policy, model.quantization)
     return _frozen(policy)
 
 

@@ -135,7 +135,7 @@ class FusedPackedLinear(FusedLinear):
     def __call__(self, x: Rows) -> Rows:
         unpacked = self._store.new_empty(self.width + len(self._store), self._store.shape[1])
         for base, outputs in self._outputs():
-            nf4.unpack(base, unpacked[outputs])
+            nf4.unpack(base.packed, base.block, unpacked[outputs])
         unpacked[self.width :] = self._store
         return Rows(self._with_adapters(functional.linear(x.values, unpacked, self._bias)))
 
@@ -147,7 +147,7 @@ class FusedPackedLinear(FusedLinear):
 
 def fused(modules: Sequence[Any], dtype: torch.dtype) -> FusedLinear:
     base = getattr(modules[0], "base_layer", modules[0])
-    if nf4.is_packed(base):
+    if isinstance(base, nf4.Nf4Linear):
         return FusedPackedLinear(modules, dtype)
     return (FusedFp8Linear if isinstance(base, Fp8Linear) else FusedLinear)(modules, dtype)
 

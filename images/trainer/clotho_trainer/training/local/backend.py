@@ -18,7 +18,7 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.core.engine import Engine
 from clotho_trainer.model import load
-from clotho_trainer.model.architecture import compute_in_fp8
+from clotho_trainer.model.architecture import compute_quantized, unsupported_reason
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.memory_file import MemoryFile
 from clotho_trainer.model.tokenizer import load_tokenizer
@@ -76,8 +76,7 @@ class LocalBackend:
         )
         if adapter is not None:
             load.sharpen_adapters(self._trainer.model)
-        if config.model.quantization == "fp8":
-            compute_in_fp8(self._trainer.model)
+        compute_quantized(self._trainer.model, config.model.quantization)
         self._team = Alone()
         self._gathered: dict[str, Any] | None = None  # the optimiser's state, for the next checkpoint
         self._training = training
@@ -96,8 +95,8 @@ class LocalBackend:
         elif self._live.device.type == "cuda" and not self._is_sharded:
             vllm_starts_here = config.inference.engine == "vllm" and config.inference.vllm.mode == "colocate"
             self._plan_passes(passes.free_memory(config.inference.vllm.memory_share if vllm_starts_here else 0.0))
-            is_compilable = config.model.quantization != "nf4" and not training.lora.dropout
-            if not self._live.modules_decode and is_compilable:
+            is_compilable = config.model.quantization != "nf4" or unsupported_reason(self._live.model) is None
+            if not self._live.modules_decode and not training.lora.dropout and is_compilable:
                 passes.compile_layers(self._live.model)
                 self._compiles = True
 
