@@ -35,6 +35,8 @@ def unpack(packed: Packed, block: int, out: torch.Tensor) -> None:
 
 
 def _unpacked_by_bitsandbytes(packed: Packed, block: int, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+    import bitsandbytes  # noqa: F401 - registers its operations
+
     operations = torch.ops.bitsandbytes
     scales = operations.dequantize_blockwise(
         packed.scales, packed.scale_scales, packed.levels, SCALE_BLOCK, torch.float32
