@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,11 +104,42 @@ def test_every_dependency_is_imported(extra: str) -> None:
 def imports(folder: Path) -> Iterator[str]:
     """The first part of every module that is imported, at whatever place."""
     for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                yield from (alias.name.partition(".")[0] for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module.partition(".")[0]
+        yield from (module.partition(".")[0] for module in imported_by(path))
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("program", ["demo", "cluster/__main__"])
+def test_the_small_environment_of_the_demo_has_what_its_modules_import(program: str) -> None:
+    """On a terminal as well, where it draws what `clotho run watch` does."""
+    named = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["dependency-groups"]["cluster"]
+    installed = {MODULES.get(name, name) for name in (re.split(r"[=<>]", need)[0] for need in named)}
+    waiting, read, foreign = [REPOSITORY / "dev" / "clotho_dev" / f"{program}.py"], set[Path](), set[str]()
+    while waiting:
+        path = waiting.pop()
+        if path in read:
+            continue
+        read.add(path)
+        for module in imported_by(path):
+            first = module.partition(".")[0]
+            if first in {"clotho", "clotho_dev"}:
+                waiting += own_files(module)
+            elif first not in sys.stdlib_module_names:
+                foreign.add(first)
+    assert foreign <= installed
+
+
+def own_files(module: str) -> list[Path]:
+    folder = REPOSITORY / ("dev" if module.startswith("clotho_dev") else "operator")
+    place = folder.joinpath(*module.split("."))
+    return [path for path in (place.with_suffix(".py"), place / "__init__.py") if path.exists()]
 
 
 CONTAINERFILES = sorted((REPOSITORY / "images").glob("*/Containerfile"))
