@@ -59,10 +59,11 @@ def _unsupported_module(inner: Any) -> str | None:
 
 def compute_quantized(model: Any, quantization: str) -> None:
     """Put our own layers below the adapters. Where the architecture is unknown, those of bitsandbytes stay."""
+    if quantization == "none":
+        return
     problem = unsupported_reason(model)
-    if quantization == "fp8":
-        if problem:
-            raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")
-        fp8.convert(base_model(model))
-    elif quantization == "nf4" and problem is None:
-        nf4.convert(base_model(model))
+    if problem is None:
+        convert = fp8.convert if quantization == "fp8" else nf4.convert
+        convert(base_model(model))
+    elif quantization == "fp8":
+        raise TrainerError("InvalidConfig", f"model.quantization fp8 cannot be used here: {problem}")

@@ -2,8 +2,8 @@
 their load.
 
 A version is copied once, when the first replica asks for it, and sent to all of them from where it was copied to.
-Besides the newest there is at most one older copy, for as long as it is being sent; a copy that nobody needs any more
-gives its memory to the next.
+Besides the newest there is at most one older copy, for as long as it is being sent; the memory of a copy that is no
+longer needed is reused for the next.
 """
 
 import asyncio
