@@ -81,7 +81,7 @@ LEFT_ALONE = {
     "clotho.dev/token-digests": "the same",
     "clotho.dev/fingerprint": "a record of what the claim was made from",
     "clotho.dev/generation": "a record of what the pod was made from",
-    "tolerations": "Kubernetes lets nobody take back one that was added to a pod",
+    "tolerations": "Kubernetes allows adding tolerations to a pod, not removing them",
     "argocd.argoproj.io/ignore-restart-policy": "a hint to Argo CD, which the next pod has again",
     **dict.fromkeys(TOKEN_KEYS, "all pods start again with the other token: not as before"),
 }

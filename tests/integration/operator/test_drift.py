@@ -138,10 +138,22 @@ async def test_hand_edit_is_repaired(
     await eventually("repaired", is_repaired)
 
 
+async def until_replaced_in_order(cluster: ClusterAccess, kubelet: FakeKubelet, old: set[str]) -> None:
+    """In the order of a stop, so that the trainer saves a checkpoint; then the run is Running again."""
+
+    async def are_replaced() -> tuple[bool, object]:
+        uids = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
+        return len(uids) == 3 and not uids & old, kubelet.ended
+
+    await eventually("replaced", are_replaced, limit_seconds=60)
+    assert kubelet.ended == ["environment", "trainer", "api-server"]
+    await cluster.until_phase("Running", "r")
+
+
 async def test_deleted_secret_is_made_again_and_pods_get_the_new_token(
     cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
 ) -> None:
-    """In the order of a stop, so that the trainer saves a checkpoint; no pod of the new ones meets one of the old."""
+    """No pod of the new ones meets one of the old."""
     await cluster.create_run("r")
     await cluster.until_phase("Running", "r")
     old = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
@@ -152,15 +164,9 @@ async def test_deleted_secret_is_made_again_and_pods_get_the_new_token(
         created = datetime.fromisoformat(secret["metadata"]["creationTimestamp"])
         return datetime.now(UTC) - created > timedelta(seconds=4), str(created)
 
-    async def are_replaced() -> tuple[bool, object]:
-        uids = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
-        return len(uids) == 3 and not uids & old, kubelet.ended
-
     await eventually("old enough", is_old_enough)
     await cluster.delete("secrets", secret["metadata"]["name"])
-    await eventually("replaced", are_replaced, limit_seconds=60)
-    assert kubelet.ended == ["environment", "trainer", "api-server"]
-    await cluster.until_phase("Running", "r")
+    await until_replaced_in_order(cluster, kubelet, old)
     assert kubelet.trainers_seen_together == 1
 
 
@@ -175,13 +181,7 @@ async def test_a_token_that_was_edited_reaches_all_pods(
     chosen = {"CLOTHO_TRAINER_TOKEN": "Y2hvc2Vu"}
     await cluster.patch("secrets", secret["metadata"]["name"], {"data": chosen})
 
-    async def are_replaced() -> tuple[bool, object]:
-        uids = {pod["metadata"]["uid"] for pod in await cluster.pods("r")}
-        return len(uids) == 3 and not uids & old, kubelet.ended
-
-    await eventually("replaced", are_replaced, limit_seconds=60)
-    assert kubelet.ended == ["environment", "trainer", "api-server"]
-    await cluster.until_phase("Running", "r")
+    await until_replaced_in_order(cluster, kubelet, old)
     assert (await cluster.get("secrets", secret["metadata"]["name"]))["data"] == secret["data"] | chosen
 
 
