@@ -12,7 +12,7 @@ from clotho_contract.exports import ExportedFile, ExportOutcome, ExportProgress
 from clotho_contract.settings import Export, Ollama, Quantization
 from clotho_contract.termination import Termination
 from clotho_trainer.export import architectures
-from clotho_trainer.export.gguf_file import tensor_type
+from clotho_trainer.export.gguf_file import adds_start, name_for_llama_cpp, tensor_type
 from clotho_trainer.export.modelfile import Conversation, conversation, modelfile
 from clotho_trainer.export.run import check
 from clotho_trainer.failures import TrainerError
@@ -36,6 +36,40 @@ def test_tensor_type_depends_on_name_shape_and_quantization(
     name: str, shape: tuple[int, ...], wanted: Quantization, kind: str
 ) -> None:
     assert tensor_type(name, shape, wanted) is GGMLQuantizationType[kind]
+
+
+class Tokenizer:
+    """Adds a start token to plain text; its chats begin as `template` says."""
+
+    bos_token_id: int | None = 1
+    bos_token = "<s>"
+
+    def __init__(self, template: str | None) -> None:
+        self.chat_template = template
+
+    def __call__(self, _: str) -> dict[str, list[int]]:
+        return {"input_ids": [1, 5]}
+
+    def apply_chat_template(self, _: list[dict[str, str]], *, tokenize: bool) -> str | None:
+        return self.chat_template
+
+
+@pytest.mark.parametrize(("template", "adds"), [(None, True), ("<s>[INST] a", True), ("<|user|>a", False)])
+def test_start_token_is_that_of_the_chats_of_training(template: str | None, adds: bool) -> None:
+    assert adds_start(Tokenizer(template)) is adds
+
+
+@pytest.mark.parametrize(
+    ("name", "swallows_space", "written"),
+    [
+        ("Phi-3-mini-4k-instruct", True, "Phi-3-mini-4k-instruct"),
+        ("my-base", True, "phi-3 my-base"),
+        ("my-base", False, "my-base"),
+        ("distilled-from-Phi3", False, "distilled-from-phi 3"),
+    ],
+)
+def test_llama_cpp_takes_for_phi_3_what_is_tokenized_so(name: str, swallows_space: bool, written: str) -> None:
+    assert name_for_llama_cpp(name, swallows_space) == written
 
 
 def test_rotary_halves_are_interleaved() -> None:
@@ -100,7 +134,30 @@ def test_the_system_prompt_of_training_is_kept() -> None:
     made = conversation("llama", set(), "<end>", "a template", render, instructions="Be brief.")
     text = modelfile("model-q8_0.gguf", made)
     assert text.startswith('FROM ./model-q8_0.gguf\nTEMPLATE """')
-    assert 'SYSTEM """Be brief."""\nPARAMETER stop "<end>"\n' in text
+    assert 'SYSTEM """Be brief."""\nPARAMETER stop """<end>"""\n' in text
+
+
+@pytest.mark.parametrize(
+    ("system", "is_carried"),
+    [
+        ('Say "yes" or "no".\n\tNothing else: """quoted""" or not.', True),
+        ('Answer in a docstring:\n"""\nlike this\n"""', False),
+        ('Ends in quotation marks: """', True),
+        ('A trailing line\n"""\n', False),
+        ("全角\u3000の空白", False),
+        ("family: \U0001f468\u200d\U0001f469", False),
+    ],
+)
+def test_a_system_prompt_that_a_modelfile_would_change_is_left_out_of_it(system: str, is_carried: bool) -> None:
+    text = modelfile("model-q8_0.gguf", Conversation(template="{{ .Prompt }}", stops=("</s>",), system=system))
+    assert (f'SYSTEM """{system}"""' in text) == is_carried
+    assert ("# SYSTEM is left out" in text) != is_carried
+
+
+def test_invisible_characters_of_a_template_are_escaped() -> None:
+    made = conversation("llama", set(), None, "a template", lambda messages: "\u00a0\U000e0001\n" + render(messages))
+    assert r"\U000000a0\U000e0001\n" in made.template
+    assert "# TEMPLATE" not in modelfile("model-q8_0.gguf", made)
 
 
 def test_a_template_that_leaves_out_messages_is_refused() -> None:

@@ -1,10 +1,11 @@
 """Writes one GGUF file: a tensor at a time, and of each a block of rows at a time."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import gguf
 import numpy as np
@@ -111,7 +112,7 @@ class GgufFile:
         return blocks
 
     def _describe(self, writer: gguf.GGUFWriter) -> None:
-        writer.add_name(Path(self._source.model.name).name)
+        writer.add_name(name_for_llama_cpp(Path(self._source.model.name).name, self._vocabulary.swallows_space))
         writer.add_file_type(_FILE_TYPES[self._quantization])
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         architectures.describe(writer, self._source.config)
@@ -143,10 +144,23 @@ class GgufFile:
             writer.add_chat_template(tokenizer.chat_template)
 
 
-def adds_start(tokenizer: object) -> bool:
-    """Whether a text begins with the start token when it is encoded."""
-    start = getattr(tokenizer, "bos_token_id", None)
-    return start is not None and tokenizer("a")["input_ids"][:1] == [start]  # type: ignore[operator]
+def name_for_llama_cpp(name: str, swallows_space: bool) -> str:
+    """The file has no field for control tokens that take the space after them: llama.cpp goes by Phi-3's name."""
+    is_called_so = re.search("phi-?3", name, re.IGNORECASE) is not None
+    if swallows_space == is_called_so:
+        return name
+    return f"phi-3 {name}" if swallows_space else re.sub("phi-?3", "phi 3", name, flags=re.IGNORECASE)
+
+
+def adds_start(tokenizer: Any) -> bool:
+    """Whether the policy is used to a start token: that of its chats counts, where it has a chat template."""
+    start = tokenizer.bos_token_id
+    if start is None:
+        return False
+    if tokenizer.chat_template:
+        chat = tokenizer.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
+        return str(chat).startswith(tokenizer.bos_token)
+    return bool(tokenizer("a")["input_ids"][:1] == [start])
 
 
 def tensor_type(name: str, shape: tuple[int, ...], wanted: Quantization) -> GGMLQuantizationType:

@@ -26,7 +26,8 @@ _STOPS: Final[dict[str, tuple[str, ...]]] = {
 _SYSTEM, _USER, _ANSWER, _AGAIN = (f"\u2402{name}\u2403" for name in ("system", "user", "answer", "again"))
 _QWEN_SYSTEM = re.compile(r"^<\|im_start\|>system\n(.*?)<\|im_end\|>\n", re.DOTALL)
 
-# Qwen's way of offering tools, in the words that its own template uses.
+# Qwen's way of offering tools, in the words that its own template uses. Ollama's json writes them without spaces, and
+# it takes the first text under `if .ToolCalls` for the mark by which it finds calls in an answer.
 _QWEN_TOOLS: Final = """\
 {{- if or .System .Tools }}<|im_start|>system
 {{ if .System }}{{ .System }}{{ if .Tools }}
@@ -38,7 +39,7 @@ You may call one or more functions to assist with the user query.
 
 You are provided with function signatures within <tools></tools> XML tags:
 <tools>{{ range .Tools }}
-{{ . }}{{ end }}
+{{ json . }}{{ end }}
 </tools>
 
 For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
@@ -54,10 +55,10 @@ For each function call, return a json object with function name and arguments wi
 {{ .Content }}<|im_end|>
 {{ else if eq .Role "assistant" }}<|im_start|>assistant
 {{ .Content }}{{ $content := .Content }}
-{{- range $index, $call := .ToolCalls }}{{ if or $index $content }}
-{{ end }}<tool_call>
+{{- if .ToolCalls }}{{ range $index, $call := .ToolCalls }}{{ if or $index $content }}
+<tool_call>{{ else }}<tool_call>{{ end }}
 {"name": "{{ $call.Function.Name }}", "arguments": {{ $call.Function.Arguments }}}
-</tool_call>{{ end }}<|im_end|>
+</tool_call>{{ end }}{{ end }}<|im_end|>
 {{ else if eq .Role "tool" }}{{ if ne $previous "tool" }}<|im_start|>user{{ end }}
 <tool_response>
 {{ .Content }}
@@ -96,11 +97,25 @@ def conversation(
 
 
 def modelfile(weights: str, talk: Conversation) -> str:
-    lines = [f"FROM ./{weights}", f'TEMPLATE """{talk.template}"""']
+    lines = [f"FROM ./{weights}", _command("TEMPLATE", talk.template)]
     if talk.system:
-        lines.append(f'SYSTEM """{talk.system}"""')
-    lines.extend(f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in talk.stops)
+        lines.append(_command("SYSTEM", talk.system))
+    lines.extend(_command("PARAMETER stop", stop) for stop in talk.stops)
     return "\n".join(lines) + "\n"
+
+
+def _command(name: str, text: str) -> str:
+    if fits_modelfile(text):
+        return f'{name} """{text}"""'
+    return f"# {name} is left out: a Modelfile cannot hold its text. Registration over the API carries it."
+
+
+def fits_modelfile(text: str) -> bool:
+    """A Modelfile has no escapes: it drops invisible characters, and a line that ends in quotation marks ends it."""
+    *inner, _ = re.split("[\r\n]", text)
+    return not any(line.rstrip().endswith('"""') for line in inner) and all(
+        character.isprintable() or character in "\n\r\t" for character in text
+    )
 
 
 def _derived(render: Render) -> str:
@@ -141,4 +156,7 @@ def _between(text: str, marks: Sequence[str]) -> list[str]:
 
 
 def _literal(text: str) -> str:
-    return f"{{{{ {json.dumps(text, ensure_ascii=False)} }}}}" if text else ""
+    """A string of Go's. JSON's differ in pairs of surrogates, so what a Modelfile drops is escaped here."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    visible = "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)
+    return f"{{{{ {visible} }}}}" if text else ""

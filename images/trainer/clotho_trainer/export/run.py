@@ -10,7 +10,7 @@ from typing import Protocol
 from clotho_contract.exports import ExportedFile, ExportOutcome, ExportProgress, ExportState
 from clotho_contract.settings import Export
 from clotho_trainer.export.gguf_file import Advance, GgufFile
-from clotho_trainer.export.modelfile import Conversation, conversation, modelfile
+from clotho_trainer.export.modelfile import Conversation, conversation, fits_modelfile, modelfile
 from clotho_trainer.export.ollama import OllamaServer
 from clotho_trainer.export.output import Output
 from clotho_trainer.export.safetensors_files import SafetensorsFiles
@@ -89,6 +89,8 @@ def _register(source: Source, folder: Output, settings: Export, report: Report) 
     (weights,) = folder.files_of(_weights_name(settings))
     written = folder.write("Modelfile", lambda path: _write_text(path, modelfile(weights.path, talk)))
     if settings.ollama is None:
+        if not fits_modelfile(talk.system):
+            log.warning("the Modelfile cannot hold the system prompt of the training; registration over the API would")
         return written
     meter = _Meter(report, "uploading", weights.path, weights.bytes)
     registering = OllamaServer(settings.ollama).register(folder.folder, weights, talk, meter.advance)

@@ -11,6 +11,7 @@ from clotho_trainer.failures import TrainerError
 
 _BYTE = re.compile(r"^<0x[0-9A-F]{2}>$")
 _NEVER: Final = -1e9  # a score that any merge beats
+_PHI3_TOKENS: Final = frozenset({"<unk>", "<s>", "</s>", "<|endoftext|>"})  # without them llama.cpp knows no Phi-3
 
 # llama.cpp identifies how a byte-level vocabulary splits text by name only. These are the expressions behind the names.
 _WORDS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -32,6 +33,7 @@ class Vocabulary(Struct, frozen=True, kw_only=True):
     merges: tuple[str, ...] = ()
     scores: tuple[float, ...] = ()
     add_space_prefix: bool | None = None
+    swallows_space: bool = False  # its control tokens take the space after them: Phi-3's
 
 
 def read(tokenizer: dict[str, Any], size: int) -> Vocabulary:
@@ -81,6 +83,7 @@ def _sentence_piece(tokenizer: dict[str, Any], size: int, scores: dict[str, floa
             scores.get(token, 0.0) if kind in plain else _NEVER for token, kind in zip(tokens, types, strict=True)
         ),
         add_space_prefix=_adds_space(tokenizer),
+        swallows_space=set(tokens) >= _PHI3_TOKENS and any(added.get("rstrip") for added in tokenizer["added_tokens"]),
     )
 
 

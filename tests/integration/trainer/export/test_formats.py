@@ -157,6 +157,15 @@ def test_llama_cpp_reads_the_same_policy(kind: str, llama: Path, policies: dict[
     check_with_llama_cpp(llama, policies[kind], tmp_path, tiny_models.SAMPLES)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("phi3", "policy"), ("phi3", "Phi-3-mini"), ("mistral", "not-phi3")])
+def test_space_after_control_tokens_is_read_whatever_the_model_is_called(
+    kind: str, name: str, llama: Path, tmp_path: Path
+) -> None:
+    policy = tiny_models.write(kind, tmp_path / name)
+    turns = ["<|user|>\n the fox<|end|>\n<|assistant|>\n", "<s> the fox</s>\n the dog"]
+    check_with_llama_cpp(llama, policy, tmp_path / "out", turns)
+
+
 @pytest.mark.parametrize("rope", ROPES)
 def test_llama_cpp_applies_the_same_rope_scaling(rope: str, llama: Path, tmp_path: Path) -> None:
     kind, changes = ROPES[rope]

@@ -1,5 +1,6 @@
 """Tiny random models of every architecture that can be exported, with tokenizers trained on the spot."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,9 @@ def byte_level(split: str, special: list[str], end: str, start: str | None = Non
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, pad_token=special[0], bos_token=start)
 
 
-def sentence_piece(special: list[str], end: str, *, prefix_space: bool) -> PreTrainedTokenizerFast:
+def sentence_piece(
+    special: list[str], end: str, *, prefix_space: bool, swallow_space: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """As Transformers converts SentencePiece models: pairs, bytes for what is unknown, ▁ for spaces."""
     trained = Tokenizer(models.BPE())
     spaces = normalizers.Replace(" ", "▁")
@@ -96,7 +99,10 @@ def sentence_piece(special: list[str], end: str, *, prefix_space: bool) -> PreTr
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if prefix_space else spaces
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in [*begin[:4], *special]]
+        [
+            AddedToken(token, special=True, normalized=False, rstrip=token in swallow_space)
+            for token in [*begin[:4], *special]
+        ]
     )
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
@@ -122,6 +128,7 @@ def _llama3() -> PreTrainedTokenizerFast:
     return byte_level(LLAMA3_SPLIT, special, "<|eot_id|>", "<|begin_of_text|>")
 
 
+PHI3_TURNS = ["<|user|>", "<|assistant|>", "<|end|>"]
 TOKENIZERS = {
     "qwen2": _qwen,
     "qwen3": _qwen,
@@ -131,7 +138,7 @@ TOKENIZERS = {
     "gemma2": lambda: sentence_piece(["<eos>", "<start_of_turn>", "<end_of_turn>"], "<eos>", prefix_space=False),
     "phi": lambda: byte_level(QWEN2_SPLIT, ["<|endoftext|>", "<|end|>"], "<|endoftext|>"),
     "phi3": lambda: sentence_piece(
-        ["<|endoftext|>", "<|user|>", "<|assistant|>", "<|end|>"], "<|endoftext|>", prefix_space=True
+        ["<|endoftext|>", *PHI3_TURNS], "<|endoftext|>", prefix_space=True, swallow_space=[*PHI3_TURNS, "</s>"]
     ),
 }
 _PECULIARITIES: dict[str, dict[str, Any]] = {
