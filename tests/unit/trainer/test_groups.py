@@ -45,6 +45,8 @@ def test_groups_of_atropos_clients_are_decoded() -> None:
         ({"scores": [float("nan")]}, "invalid character"),
         ({"scores": [1e31]}, "a score is too large"),
         ({"advantages": [[0.0, -1e31, 0.0]]}, "sequence 0 has an advantage or log-probability too large"),
+        ({"advantages": [[0.0, 1e31, 0.0]]}, "sequence 0 has an advantage or log-probability too large"),
+        ({"inference_logprobs": [[0.0, -1e31, 0.0]]}, "sequence 0 has an advantage or log-probability too large"),
     ],
 )
 def test_bad_groups_are_refused(changes: dict[str, Any], sentence: str) -> None:

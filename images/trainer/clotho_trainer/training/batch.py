@@ -130,18 +130,14 @@ def make_row(group: ScoredGroup, index: int, advantage: float, max_tokens: int) 
     if not trained[1:].any():  # the first token has no probability: nothing comes before it
         return None
     start = max(int(trained.argmax()), 1)
-    completion = tokens[start:]
-    logprobs = np.full(len(completion), np.nan, np.float32)
-    if group.inference_logprobs is not None:
-        logprobs = np.asarray(group.inference_logprobs[index], np.float32)[start:max_tokens]
-        logprobs = np.where(logprobs < NO_LOGPROB, np.minimum(logprobs, 0), np.float32(np.nan))
+    completion, part = tokens[start:], slice(start, max_tokens)
     return Row(
         prompt=tokens[:start],
         completion=completion,
         trained=trained[start:],
         counted=np.ones(len(completion), np.bool_),
-        advantages=_token_advantages(group, index, advantage, slice(start, max_tokens), len(completion)),
-        logprobs=logprobs,
+        advantages=_token_advantages(group, index, advantage, part, len(completion)),
+        logprobs=_token_logprobs(group, index, part, len(completion)),
     )
 
 
@@ -195,8 +191,15 @@ def _token_advantages(group: ScoredGroup, index: int, advantage: float, part: sl
     if override is not None and override.set_advantage_to_zero:
         return np.zeros(length, np.float32)
     if group.advantages is not None:
-        return np.asarray(group.advantages[index], np.float32)[part]
+        return np.asarray(group.advantages[index][part], np.float32)
     return np.full(length, advantage, np.float32)
+
+
+def _token_logprobs(group: ScoredGroup, index: int, part: slice, length: int) -> Floats:
+    if group.inference_logprobs is None:
+        return np.full(length, np.nan, np.float32)
+    logprobs = np.asarray(group.inference_logprobs[index][part], np.float32)
+    return np.where(logprobs < NO_LOGPROB, np.minimum(logprobs, 0), np.float32(np.nan))
 
 
 def _is_truncated(row: Row, group: ScoredGroup, index: int, rules: Rules) -> bool:

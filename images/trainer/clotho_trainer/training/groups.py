@@ -57,6 +57,7 @@ def _check_sequence(group: ScoredGroup, index: int, tokens: list[int], vocabular
     for name, values in per_token.items():
         if values is not None and len(values) != len(tokens):
             raise InvalidGroupError(f"{name}[{index}] has {len(values)} entries for {len(tokens)} tokens")
-    numbers = [*(per_token["advantages"] or ()), *(per_token["inference_logprobs"] or ())]
-    if not all(abs(number) < _HUGE for number in numbers):
-        raise InvalidGroupError(f"sequence {index} has an advantage or log-probability too large to compute with")
+    for name in ("advantages", "inference_logprobs"):
+        numbers = per_token[name]
+        if numbers and (min(numbers) <= -_HUGE or max(numbers) >= _HUGE):  # JSON has no NaN
+            raise InvalidGroupError(f"sequence {index} has an advantage or log-probability too large to compute with")
