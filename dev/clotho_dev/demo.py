@@ -15,7 +15,7 @@ from clotho.cli.terminal import view
 from clotho.cli.terminal.screen import Screen, terminal_width
 from clotho.workspace.progress import rewards_of
 from clotho_dev import REPOSITORY
-from clotho_dev.cluster import binaries, chart, embedded, packages, target
+from clotho_dev.cluster import binaries, chart, disk, embedded, packages, target
 from clotho_dev.cluster import images as cluster_images
 from clotho_dev.cluster.background import BackgroundBuild
 from clotho_dev.cluster.console import overall, say
@@ -28,6 +28,7 @@ NAMESPACE = "clotho-demo"
 EVERY_SECOND = {"reconcile": {"progressSeconds": 1}, "probe": {"intervalSeconds": 1, "startupSeconds": 1}}
 LIMIT_SECONDS = 900
 FIRST_RUN_MINUTES = 20
+FIRST_RUN_GIBIBYTES = 24
 REFRESH_SECONDS = 1.0
 
 
@@ -64,6 +65,7 @@ def prepare() -> None:
     overall.begin(FIRST_RUN_MINUTES)
     say(f"First run on this machine: about {FIRST_RUN_MINUTES} minutes on two cores, mostly for Kubernetes and torch.")
     packages.require_root("the embedded cluster")
+    disk.require_room(binaries.cache_folder(), "the first demo", FIRST_RUN_GIBIBYTES)
     packages.require(packages.NODE, packages.IMAGES, packages.DEBIAN_BASE)
     building = BackgroundBuild()
     binaries.find(programs)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clotho_dev.cluster import disk
 from clotho_dev.cluster.binaries import cache_folder
 from clotho_dev.cluster.console import Step
 from clotho_dev.cluster.failure import ClusterError
@@ -80,6 +81,6 @@ def stream(argv: list[str], progress: Step) -> None:
     code, lines = follow(argv, progress)
     if code == 0:
         return
-    if any("no space left on device" in text.lower() for text in lines):
-        raise ClusterError("the disk is full; free some space and try again")
+    if disk.is_full(lines):
+        raise ClusterError(disk.FULL)
     raise ClusterError(f"{Path(argv[0]).name} failed:\n" + "\n".join(f"  {text}" for text in lines[-12:]))

@@ -11,6 +11,7 @@ from clotho_dev.cluster import (
     binaries,
     control_plane,
     daemon,
+    disk,
     embedded,
     forward,
     images,
@@ -142,6 +143,6 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        sys.exit("cluster: the disk is full; free some space and try again")
+        sys.exit(f"cluster: {disk.FULL}")
     except KeyboardInterrupt:
         sys.exit(130)

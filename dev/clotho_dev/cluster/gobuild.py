@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clotho_dev import REPOSITORY
+from clotho_dev.cluster import disk
 from clotho_dev.cluster.console import Step, step
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.locks import only_one
@@ -20,7 +21,7 @@ KUEUE_MODULE = REPOSITORY / "dev" / "kueue"
 REGISTRY_MODULE = REPOSITORY / "dev" / "registry"
 GO_VERSION = (1, 26)
 NO_DEBUG_SYMBOLS = "-gcflags=all=-dwarf=false"  # the linker would drop them: a seventh of the compiler's time
-NEEDED_BYTES = 6 * 1024**3  # module sources, compiler cache and results of a full build
+NEEDED_GIBIBYTES = 6  # module sources, compiler cache and results of a full build
 
 
 def build(packages: Mapping[str, Sequence[str]], folder: Path, version: str, module: Path = MODULE) -> None:
@@ -30,7 +31,7 @@ def build(packages: Mapping[str, Sequence[str]], folder: Path, version: str, mod
         missing = {p: names for p, names in packages.items() if not all((folder / name).exists() for name in names)}
         if not missing:
             return
-        _require_space(folder)
+        disk.require_room(folder, "the build", NEEDED_GIBIBYTES)
         with step("Downloading Go modules (once)") as progress:
             _run([go, "mod", "download", "-x"], module, progress, r"/@v/|# get .*?//[^/]+/(\S+)")
         _build(go, module, missing, folder, version)
@@ -97,10 +98,7 @@ def _run(argv: Sequence[str], module: Path, progress: Step, interesting: str) ->
         raise
     if code != 0:
         reason = "\n".join(f"  {text}" for text in lines[-15:])
-        full = any("no space left on device" in text for text in lines)
-        raise ClusterError(
-            "the disk is full; free some space and try again" if full else f"{argv[1]} failed:\n{reason}"
-        )
+        raise ClusterError(disk.FULL if disk.is_full(lines) else f"{argv[1]} failed:\n{reason}")
 
 
 def _little_garbage_collection() -> dict[str, str]:
@@ -125,12 +123,3 @@ def _go() -> str:
             f"{go} is {answer.strip() or 'broken'}; building the Kubernetes programs needs Go {wanted} or newer"
         )
     return go
-
-
-def _require_space(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < NEEDED_BYTES:
-        raise ClusterError(
-            f"{folder} has {free / 1024**3:.1f} GiB free and the build needs {NEEDED_BYTES / 1024**3:.0f} GiB:"
-            " free some space, or point XDG_CACHE_HOME elsewhere"
-        )

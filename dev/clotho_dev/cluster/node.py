@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from clotho_dev.cluster import cgroups, oci
+from clotho_dev.cluster import cgroups, disk, oci
 from clotho_dev.cluster.control_plane import LOOPBACK, SERVICE_RANGE, ControlPlane, answers
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.packages import CNI_FOLDER
@@ -100,8 +100,7 @@ def ctr(folder: Folder, *arguments: str, timeout: float = 600) -> str:
 
 
 def _ctr_error(command: str, error: str) -> ClusterError:
-    full = "no space left on device" in error
-    return ClusterError("the disk is full; free some space and try again" if full else f"ctr {command}: {error}")
+    return ClusterError(disk.FULL if disk.is_full([error]) else f"ctr {command}: {error}")
 
 
 def import_archive(folder: Folder, archive: bytes, *flags: str) -> None:

@@ -98,7 +98,7 @@ class Current:
     def up(self) -> Path:
         """The context of this moment, in a file: a switch to another one meanwhile does not redirect what follows."""
         kubectl = str(binaries.find(["kubectl"])["kubectl"])
-        context = _run(kubectl, "config", "current-context").strip()
+        context = _context_of(kubectl)
         kubeconfig = Folder("current").kubeconfig
         kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         kubeconfig.touch(mode=0o600)
@@ -139,6 +139,16 @@ def choose(wanted: str | None) -> Target:
         "no cluster can be started: run as root on Linux for the embedded one (sudo make ...), install Docker and kind,"
         " or set CLUSTER=current to use kubectl's current context"
     )
+
+
+def _context_of(kubectl: str) -> str:
+    try:
+        return _run(kubectl, "config", "current-context").strip()
+    except ClusterError as error:
+        raise ClusterError(
+            "kubectl has no current context: choose one with `kubectl config use-context NAME`, or name its file in"
+            " KUBECONFIG"
+        ) from error
 
 
 def _docker_runs() -> bool:
