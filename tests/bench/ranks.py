@@ -11,7 +11,6 @@ gloo has their gradients, because NCCL refuses two ranks on one GPU. The last li
 import argparse
 import asyncio
 import json
-import random
 import subprocess
 import sys
 import tempfile
@@ -70,7 +69,7 @@ def _cost(options: argparse.Namespace) -> dict[str, Any]:
     )
     model = trainer_work.make_model(options.shape, tokenizer)
     backend = LocalBackend(config, model, tokenizer, Path(tempfile.mkdtemp()))
-    batch = prepare(_groups(options), backend.rules, 0)
+    batch = prepare(trainer_work.scored_groups(options, options.prompts), backend.rules, 0)
     one = team.connect(0, 1, team.open_store(), timeout_seconds=60)
     teams = {"alone": team.Alone(), "team_of_one": one}
     seconds: dict[str, list[float]] = {name: [] for name in teams}
@@ -91,27 +90,6 @@ def _cost(options: argparse.Namespace) -> dict[str, Any]:
         "seconds_per_step": figures,
         "cost": round(ratio - 1, 4),
     }
-
-
-def _groups(options: argparse.Namespace) -> list[Any]:
-    from clotho_contract.trajectory import ScoredGroup
-
-    chooser = random.Random(0)  # noqa: S311
-
-    def tokens(count: int) -> list[int]:
-        return [chooser.randrange(5, 60) for _ in range(count)]
-
-    made = []
-    for _ in range(options.prompts):
-        prompt, answers = tokens(options.prompt_tokens), [tokens(options.new_tokens) for _ in range(options.group)]
-        made.append(
-            ScoredGroup(
-                tokens=[prompt + answer for answer in answers],
-                masks=[[-100] * len(prompt) + answer for answer in answers],
-                scores=[chooser.random() for _ in answers],
-            )
-        )
-    return made
 
 
 def _two_ranks(options: argparse.Namespace) -> dict[str, Any]:

@@ -22,8 +22,10 @@ _LARGE = 64  # GPUs; beyond, fewer steps and GPUs say as much
 def main() -> None:
     options = _options()
     inputs = load(options.inputs)
+    work = msgspec.structs.replace(inputs.work, groups_per_gpu=options.groups or inputs.work.groups_per_gpu)
     if options.equal:
-        inputs = msgspec.structs.replace(inputs, work=msgspec.structs.replace(inputs.work, mean_answer=None))
+        work = msgspec.structs.replace(work, mean_answer=None)
+    inputs = msgspec.structs.replace(inputs, work=work)
     found = study(inputs, options.gpus, options.seed)
     print(legend(inputs), table(found), *advice(found), sep="\n")
     results = [asdict(each) | {"goodput": study_goodput} for each, study_goodput in _goodputs(found)]
@@ -60,10 +62,18 @@ def _goodputs(found: Study) -> list[tuple[Outcome, float]]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=_counts, default=(8, 64, 512), help="numbers of GPUs, such as 8,64,512")
+    parser.add_argument("--groups", type=_count, help="of a batch, for each GPU")
     parser.add_argument("--equal", action="store_true", help="answers of equal length instead of ragged ones")
     parser.add_argument("--inputs", type=Path, default=RECORDED, help="another file of measured inputs")
     parser.add_argument("--seed", type=int, default=0, help="of the lengths of answers")
     return parser.parse_args()
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("give a number of groups from 1")
+    return count
 
 
 def _counts(text: str) -> tuple[int, ...]:

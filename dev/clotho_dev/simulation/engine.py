@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from clotho_dev.simulation.inputs import Inputs
 
 _EXACT = 1e-6  # tokens
-_LAUNCH = 8  # tokens between two looks of the engine at which sequences have ended
 
 
 @dataclass(slots=True, eq=False)
@@ -83,10 +82,11 @@ class Engine:
         return self._now + self._debt + left * self.paces[len(self._running)]
 
     def _admit(self) -> None:
+        launch = self.inputs.decode.tokens_per_launch
         while self._waiting and len(self._running) < self.inputs.work.max_rows:
             length, group = self._waiting.popleft()
             self.order += 1
-            end = math.ceil((self._position + length - _EXACT) / _LAUNCH) * _LAUNCH
+            end = math.ceil((self._position + length - _EXACT) / launch) * launch
             heapq.heappush(self._running, (end, self.order, group))
 
     def _http(self, sequences: int) -> float:

@@ -22,6 +22,7 @@ class Decode(Sourced, frozen=True):
 
     rows: tuple[Count, ...]
     tokens_per_second: tuple[Positive, ...]
+    tokens_per_launch: Count  # between two looks of the engine at which sequences have ended
 
     def seconds_per_token(self, rows: int) -> float:
         """Of each row; between the measured numbers of rows, on a straight line."""
@@ -105,7 +106,8 @@ class Inputs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     training: Training
     http: Http
     api_server: TokenCost
-    lease: TokenCost
+    lease: TokenCost  # rank 0: from the API server's answer to rows
+    delivery: TokenCost  # the rows to every rank, where there are several
     all_reduce: AllReduce
     restart: Restart
     environment: Environment

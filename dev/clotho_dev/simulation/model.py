@@ -15,6 +15,8 @@ from clotho_dev.simulation.record import WARM_UP, Record
 
 Schedule = Literal["synchronous", "asynchronous"]
 
+_FEWEST_PIECES = 4  # a rank, where the trainer deals a batch
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -39,7 +41,7 @@ class Outcome:
     pods: int  # of environments
     seconds_per_step: float
     tokens_per_second: float  # of answers that were trained, restarts taken into account
-    waiting_share: float  # of the time, waiting for data; then decoding a lease on rank 0, and all-reducing
+    waiting_share: float  # of the time, waiting for data; then for the rows of a lease, and for the all-reduce
     lease_share: float
     all_reduce_share: float
     occupancy: float  # of the engines' rows, over the whole time
@@ -198,11 +200,18 @@ class Simulation:
             engine.advance(self._now)
             engine.is_paused = True
         prompt = self._inputs.work.prompt_tokens  # read once for all answers
-        shares = deal([prompt + group.tokens for group in self._leased], self._shape.ranks)
+        shares = deal([group.lengths for group in self._leased], prompt, self._shape.ranks)
         training = self._inputs.training.seconds(max(shares))
-        reducing = self._inputs.all_reduce.seconds(self._shape.ranks)
+        delivering, reducing = self._delivering(), self._inputs.all_reduce.seconds(self._shape.ranks)
+        self._record.waited("lease", delivering)
         self._record.waited("all-reduce", reducing)
-        self._at(self._now + training + reducing, lambda: self._end_step(shares))
+        self._at(self._now + delivering + training + reducing, lambda: self._end_step(shares))
+
+    def _delivering(self) -> float:
+        """Every rank unpacks all rows and deals them, to find its own."""
+        if self._shape.ranks == 1:
+            return 0.0
+        return sum(map(self._tokens, self._leased)) * self._inputs.delivery.seconds_per_token
 
     def _end_step(self, shares: list[int]) -> None:
         self.trained += [group.number for group in self._leased]
@@ -262,10 +271,22 @@ class Simulation:
         )
 
 
-def deal(tokens: Sequence[int], ranks: int) -> list[int]:
-    """Tokens of each rank: whole groups, each to the rank that has the fewest so far, as the trainer deals them."""
-    shares = [(0, rank) for rank in range(ranks)]
-    for count in sorted(tokens, reverse=True):
-        share, rank = heapq.heappop(shares)
-        heapq.heappush(shares, (share + count, rank))
-    return [share for share, _ in shares]
+def deal(groups: Sequence[Sequence[int]], prompt: int, ranks: int) -> list[int]:
+    """Tokens of each rank, from the lengths of answers, dealt as the trainer deals them: where groups are few they are
+    split, and each piece, largest first, goes to the rank that has the fewest tokens so far. A rank reads the prompt of
+    several pieces once."""
+    cuts = math.ceil(_FEWEST_PIECES * ranks / len(groups))
+    pieces = [(sum(piece), number) for number, lengths in enumerate(groups) for piece in _split(lengths, cuts)]
+    fewest = [(0, rank) for rank in range(ranks)]
+    tokens, prompts = [0] * ranks, [set[int]() for _ in range(ranks)]
+    for answers, number in sorted(pieces, key=lambda piece: -piece[0]):
+        share, rank = heapq.heappop(fewest)
+        heapq.heappush(fewest, (share + prompt + answers, rank))
+        tokens[rank] += answers
+        prompts[rank].add(number)
+    return [answers + prompt * len(read) for answers, read in zip(tokens, prompts, strict=True)]
+
+
+def _split(lengths: Sequence[int], cuts: int) -> list[Sequence[int]]:
+    size = math.ceil(len(lengths) / min(cuts, len(lengths)))
+    return [lengths[start : start + size] for start in range(0, len(lengths), size)]

@@ -46,7 +46,7 @@ def legend(inputs: Inputs) -> str:
         f"Simulated. A batch has {work.groups_per_gpu} groups of {work.group_size} for each GPU; {answers}, at most"
         f" {work.longest_answer} tokens.\n"
         "GOODPUT: trained tokens for each GPU second, against one GPU with the same schedule. DATA, LEASE, REDUCE:\n"
-        "share of the time that the ranks wait for data, for rank 0 to decode the batch, and for the all-reduce.\n"
+        "share of the time that the ranks wait for data, for the rows of the batch, and for the all-reduce.\n"
         "STALE: steps behind, mean / most. BUSIEST: rank over mean, of tokens generated or trained."
     )
 
@@ -84,7 +84,7 @@ def _ranks(study: Study) -> str:
 
 def _limit(outcome: Outcome) -> str:
     shares = {
-        "rank 0, which decodes the batch": outcome.lease_share,
+        "rank 0, which decodes the batch for all": outcome.lease_share,
         "the all-reduce": outcome.all_reduce_share,
         "waiting for data": outcome.waiting_share,
     }

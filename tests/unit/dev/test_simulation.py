@@ -4,11 +4,14 @@ import random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from clotho_dev.simulation.engine import Engine, Group
 from clotho_dev.simulation.inputs import Inputs, load
 from clotho_dev.simulation.model import Outcome, Schedule, Shape, Simulation, deal
+from clotho_trainer.training.batch import Row, packed_tokens
+from clotho_trainer.training.local import dealing
 
 INPUTS = load()
 SHAPES = [
@@ -29,6 +32,7 @@ FREE = {
     "http": {"seconds_per_request": 0.0, "seconds_per_sequence": 0.0},
     "api_server": {"seconds_per_token": 0.0},
     "lease": {"seconds_per_token": 0.0},
+    "delivery": {"seconds_per_token": 0.0},
     "all_reduce": {"bytes": 0.0},
     "restart": {"seconds": 0.0, "hours_between_failures_of_a_gpu": 1e12},
 }
@@ -126,9 +130,34 @@ def test_a_synchronous_run_trains_what_its_own_policy_wrote() -> None:
     assert simulate(INPUTS, ranks=3, replicas=1, schedule="asynchronous").most_stale > 0
 
 
-def test_groups_are_dealt_evenly() -> None:
-    assert sorted(deal([5, 4, 3, 3, 3], 2)) == [8, 10]
-    assert sum(deal([7] * 10, 3)) == 70
+def test_rows_are_delivered_only_to_other_ranks() -> None:
+    free = changed(**FREE | {"delivery": {"seconds_per_token": 1e-5}})
+    alone, two = (simulate(free, ranks=ranks) for ranks in (1, 2))
+    tokens = two.tokens_per_second * two.seconds_per_step + 2 * 8 * 16 * 128  # of a step: answers, and their prompts
+    assert alone.lease_share == 0
+    assert two.lease_share * two.seconds_per_step == pytest.approx(tokens * 1e-5, rel=0.01)
+
+
+@pytest.mark.parametrize(("length", "tokens_per_launch", "expected"), [(5, 8, 8), (8, 8, 8), (9, 8, 16), (9, 1, 9)])
+def test_a_sequence_ends_with_a_launch(length: int, tokens_per_launch: int, expected: int) -> None:
+    inputs = changed(decode={"tokens_per_launch": tokens_per_launch}, prefill={"tokens_per_second": 1e12}, **FREE)
+    engine = Engine(inputs, [1.0] * 2)
+    engine.add(Group(1, [length], 0, length))
+    assert engine.next_change() == pytest.approx(expected)
+
+
+def trained_row(prompt: int, length: int, seed: int) -> Row:
+    flags, numbers = np.ones(length, np.bool_), np.zeros(length, np.float32)
+    return Row(np.full(prompt, seed), np.zeros(length, np.int64), flags, flags, numbers, numbers)
+
+
+@pytest.mark.parametrize(("groups", "ranks"), [(24, 3), (4, 4), (5, 2), (1, 3), (32, 1)])
+def test_groups_are_dealt_as_the_trainer_deals_them(groups: int, ranks: int) -> None:
+    chooser = random.Random(5)  # noqa: S311
+    lengths = [[chooser.randrange(1, 400) for _ in range(16)] for _ in range(groups)]
+    rows = [trained_row(128, length, number) for number, each in enumerate(lengths) for length in each]
+    expected = [packed_tokens(share) for share in dealing.deal(rows, ranks)]
+    assert sorted(deal(lengths, 128, ranks)) == sorted(expected)
 
 
 def test_the_decode_rate_between_two_measurements_is_between_theirs() -> None:
