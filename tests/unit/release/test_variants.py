@@ -43,3 +43,17 @@ def test_variant_changes_with_the_image_it_starts_from() -> None:
     tags = {base: images.tag_of("environment-atropos", base) for base in (None, "another")}
     assert len(set(tags.values())) == 2
     assert images.starts_from("environment-atropos", None) == [f"PARENT={images.tag_of('environment', None)}"]
+
+
+def test_builds_are_sent_the_folders_that_containerfiles_copy_from_and_no_others() -> None:
+    """docker sends the whole folder otherwise, environments of gigabytes included."""
+    everything, *exceptions = [
+        line for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if not line.startswith("#")
+    ]
+    files = (REPOSITORY / "images").glob("*/Containerfile*")
+    copied = [
+        line.split()[0] for file in files for line in re.findall(r"^COPY (?!--from)(.+)$", file.read_text(), re.M)
+    ]
+    assert everything == "*"
+    assert {f"!{source.partition('/')[0]}" for source in copied} == {each for each in exceptions if each[0] == "!"}
+    assert "**/__pycache__" in exceptions, "tags do not depend on them, so that layers must not either"
