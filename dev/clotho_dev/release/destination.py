@@ -104,6 +104,8 @@ def refusal(reference: str, program: str, output: str) -> str:
         return f"{host} does not let this account push to {repository}: request write access, or choose another path"
     if "unsupported" in words or "405" in words or "read-only" in words:
         return f"{host} accepts no pushes (it is read-only): choose another REGISTRY"
+    if "server gave http response to https client" in words and program == "docker":
+        return f"the registry {host} has no TLS: docker's daemon takes it if its insecure-registries name it"
     if "server gave http response to https client" in words:
         return f"the registry {host} has no TLS: push with PLAIN_HTTP=1, and allow it on the cluster's nodes too"
     if "x509" in words or "certificate" in words:

@@ -89,3 +89,8 @@ def test_registry_that_does_not_answer_is_explained(reason: Exception, sentence:
 )
 def test_refused_push_is_explained(output: str, sentence: str) -> None:
     assert destination.refusal("r:5/team/operator:1.0", "podman", output) == sentence
+
+
+def test_docker_takes_registries_without_tls_from_the_settings_of_its_daemon() -> None:
+    sentence = "the registry r:5 has no TLS: docker's daemon takes it if its insecure-registries name it"
+    assert destination.refusal("r:5/a:1", "docker", "http: server gave HTTP response to HTTPS client") == sentence
