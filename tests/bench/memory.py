@@ -2,7 +2,8 @@
 
 All train a few steps on a dataset with a reward function, each in a process of its own; QLoRA once more with the
 transformers engine. The last line is JSON; `ratio` is the peak of LoRA over the peak of QLoRA, `ratio_sampling` the
-seconds of the transformers engine over ours. Without a GPU only LoRA runs, as a dry run.
+seconds of the transformers engine over ours. Without a GPU only LoRA runs, as a dry run. --micro 0 leaves the size of a
+pass to the trainer, and whether activations are kept; with any other they are recomputed.
 
     python tests/bench/memory.py --shape tiny                     a dry run on any machine
     python tests/bench/memory.py --packages DIR                   on a GPU; DIR holds packages the machine lacks
@@ -96,9 +97,8 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         "training": {
             "steps": options.steps,
             "batchSize": options.prompts * options.group,
-            "microBatchSize": options.micro,
             "maxTokens": options.prompt_tokens + options.new_tokens + 8,
-            "gradientCheckpointing": True,
+            **({"microBatchSize": options.micro, "gradientCheckpointing": True} if options.micro else {}),
             "lora": {"rank": options.rank, "alpha": 2 * options.rank},
         },
         "inference": {"engine": engine, "maxBatchSize": options.prompts * options.group},
@@ -112,6 +112,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
         "weights_gib": _gib(result._backend.live.model.get_memory_footprint()),  # type: ignore[attr-defined]
         "peak_gib": _gib(max(peaks)) if peaks else None,
         "seconds_training": round(result.metrics[-1]["seconds_training"], 3),
+        "seconds_training_by_step": [round(step["seconds_training"], 3) for step in result.metrics],
         "seconds_sampling": round(result.metrics[-1]["seconds_sampling"], 3),
     }
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import uvloop
-from operator_scale import Usage, bench_run, cluster_with_nodes, say, until_leading, with_answering_pods
+from operator_scale import Usage, bench_run, say, until_leading, with_answering_pods
+from pretended_nodes import cluster_with_nodes, end_deleted_pods
 
 from clotho.cluster.outcomes import ApiError, NotFound
 from rig.cluster_access import ClusterAccess, eventually
@@ -154,6 +155,8 @@ async def kill_leader(leader: OperatorProcess, follower: OperatorProcess, after:
 
 async def measure(runs: int, rate: float, seconds: float, folder: Path) -> dict[str, float]:
     async with cluster_with_nodes(folder) as (plane, access), AsyncExitStack() as replicas:
+        ends = asyncio.create_task(end_deleted_pods(access, plane.kubeconfig))
+        replicas.callback(ends.cancel)
         operators = []
         for name in ("first", "second"):
             settings = {"CLOTHO_LEASE_IDENTITY": name}
