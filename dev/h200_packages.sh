@@ -2,9 +2,10 @@
 # Packs the locked packages of a trainer for a GPU machine without a network that has Python 3.12, torch 2.11 and triton 3.6.
 # Usage: dev/h200_packages.sh FOLDER [vllm | torch]   writes FOLDER/packages.tar.xz.00, .01, ...
 #   vllm    also vLLM, for the machine's own torch, and what it imports
-#   torch   also the lock's torch, triton and CUDA libraries (2 GB): what the trainer image installs
+#   torch   also the lock's torch, triton, cuBLAS and NCCL: what the trainer image installs
 # There: cat packages.tar.xz.* | tar -xJ, then PYTHONPATH=$PWD/packages: these packages precede the machine's own. With torch, in an interpreter without
-# the machine's packages (python3 -m venv --without-pip), because its torchvision is made for its own torch.
+# the machine's packages (python3 -m venv --without-pip), because its torchvision is made for its own torch; the CUDA libraries that are left out come
+# from SITE, the folder of its packages: cp -rsn SITE/nvidia packages/ and cp -rsn SITE/triton/backends/nvidia/bin packages/triton/backends/nvidia/
 # PART_MIB (56) is the largest size of a part.
 set -eu
 out=${1:-.local/h200-packages}
@@ -31,7 +32,7 @@ if [ "${2:-}" = vllm ]; then
     install "$work/vllm.txt"
 fi
 if [ "${2:-}" = torch ]; then
-    locked --no-dev --extra trainer | grep -E '^(torch|triton|networkx|sympy|mpmath|setuptools|nvidia-.*|cuda-.*)==' > "$work/torch.txt"
+    locked --no-dev --extra trainer | grep -E '^(torch|triton|networkx|sympy|mpmath|setuptools|nvidia-(cublas|cuda-runtime|nccl.*|nvshmem.*)|cuda-(bindings|pathfinder))==' > "$work/torch.txt"
     install "$work/torch.txt"
 fi
 cd "$work/packages"
@@ -43,9 +44,11 @@ rm -f bitsandbytes/*rocm* bitsandbytes/*xpu* bitsandbytes/*cuda1[12]*
 rm -rf vllm/vllm-rs vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so
 # Of torch and triton what runs on a Hopper: no headers, no static libraries, no other vendor's compiler, no debug symbols.
 if [ -d torch ]; then
-    rm -rf torch/include torch/test triton/backends/amd/lib triton/backends/nvidia/lib/cupti-blackwell
+    rm -rf torch/include torch/test triton/backends/amd/lib triton/backends/nvidia/lib/cupti*
     find torch triton nvidia -name '*.a' -delete
-    rm -f triton/_C/libproton.so triton/instrumentation/*.so nvidia/nvshmem/lib/*.bc
+    find triton/backends/nvidia/bin -type f ! -name ptxas -delete
+    find nvidia/nvshmem/lib ! -name 'libnvshmem_host*' -type f -delete
+    rm -f triton/_C/libproton.so triton/instrumentation/*.so
     strip --strip-unneeded triton/_C/libtriton.so torch/lib/libtorch_cpu.so
 fi
 find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,10 +2,11 @@
 
 The letters task on the tiny model. `in_turn`: generate a batch, train on it, and so on. `in_flight` and `drained`:
 both at the same time with two batches in flight, so that most sequences live through an update, or hold it up;
-`one_in_flight`: with one batch. A setting is `ENGINE:SCHEDULE` or `ENGINE:SCHEDULE:LOSS`; the loss `cispo` is truncated
-importance sampling, the default `dapo` clips instead. The last line is JSON: for each setting and seed the mean reward
-of the first and last five steps, and the step at which the mean of five steps reached 0.9. The engine `fp8` is the fast
-one over a base in 8 bits, on a GPU, where `--dtype bfloat16` makes the others comparable.
+`one_in_flight`, `four_in_flight` and `eight_in_flight`: with as many batches. A setting is `ENGINE:SCHEDULE` or
+`ENGINE:SCHEDULE:LOSS`; the loss `cispo` is truncated importance sampling, the default `dapo` clips instead. The last
+line is JSON: for each setting and seed the mean reward of the first and last five steps, and the step at which the mean
+of five steps reached 0.9. The engine `fp8` is the fast one over a base in 8 bits, on a GPU, where `--dtype bfloat16`
+makes the others comparable.
 """
 
 import argparse
@@ -24,7 +25,14 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("images/contract", "images/tra
 from rig import locked_versions  # noqa: E402
 
 LETTERS, GROUP, TOKENS, GOAL = "abcdefgh", 16, 16, 0.9
-BATCHES_IN_FLIGHT = {"in_turn": 0, "one_in_flight": 1, "in_flight": 2, "drained": 2}
+BATCHES_IN_FLIGHT = {
+    "in_turn": 0,
+    "one_in_flight": 1,
+    "in_flight": 2,
+    "drained": 2,
+    "four_in_flight": 4,
+    "eight_in_flight": 8,
+}
 
 
 def main() -> None:
@@ -123,7 +131,7 @@ def _config(model: Path, setting: str, seed: int, options: argparse.Namespace) -
         inference=Inference(
             engine="fast" if engine == "fp8" else engine,
             weight_updates="drained" if schedule == "drained" else "in_flight",
-            max_batch_size=2 * len(LETTERS) * GROUP,
+            max_batch_size=max(BATCHES_IN_FLIGHT[schedule], 2) * len(LETTERS) * GROUP,
         ),  # type: ignore[arg-type]
     )
 

@@ -1,11 +1,12 @@
 """One GRPO step of Qwen3-8B's shape (random weights, LoRA) through Clotho and through TRL with vLLM, in one run.
 
 Ours is measured from end to end: API server, trainer with its inference server, and an environment, each a process of
-its own, speaking HTTP; `fp8` is the same with the base in 8 bits. `serving` then asks the inference server alone, for
-answers of equal and of ragged lengths, and compares with the same requests made inside its process. `trl-vllm` is TRL
-with vLLM on the same GPU, at its fastest settings; `vllm` is vLLM alone with merged weights and with an adapter;
-`stock` is TRL with the generation of Transformers. The last line is JSON; in `ratios` more than 1 means that ours is
-faster.
+its own, speaking HTTP; `fp8` is the same with the base in 8 bits, `fp8-cache` with the key-value cache in 8 bits, too.
+`serving` then asks the inference server alone, for answers of equal and of ragged lengths, and compares with the same
+requests made inside its process. `trl-vllm` is TRL with vLLM on the same GPU, at its fastest settings; `vllm` is vLLM
+alone with merged weights and with an adapter; `stock` is TRL with the generation of Transformers. vLLM may need another
+torch than ours: --peers-python names the interpreter of these three. The last line is JSON; in `ratios` more than 1
+means that ours is faster.
 
     python tests/bench/trainer.py --shape tiny --sides ours,serving,stock      a dry run on any machine
     python tests/bench/trainer.py                                              on a GPU, with vLLM installed
@@ -32,6 +33,8 @@ import trainer_work  # noqa: E402
 
 from rig import locked_versions  # noqa: E402
 
+OURS = ("ours", "fp8", "fp8-cache")
+
 
 def main() -> None:
     options = _options()
@@ -42,44 +45,38 @@ def main() -> None:
     if options.side == "trainer":
         sys.exit(_trainer(options))
     if options.side:
-        sides = {"ours": _ours, "fp8": _ours, "serving": _serving, "client": _client, **trainer_peers.SIDES}
+        sides = {**dict.fromkeys(OURS, _ours), "serving": _serving, "client": _client, **trainer_peers.SIDES}
         measure = sides[options.side]
-        print(json.dumps(measure(options)))
+        print(json.dumps(measure(options) | {"versions": locked_versions.running()}))
         return
-    figures = {side: _in_own_process(side) for side in options.sides.split(",")}
-    result: dict[str, Any] = {
-        "bench": "trainer",
-        "work": _work(options),
-        "versions": locked_versions.running(),
-        **figures,
-    }
-    result["ratios"] = _ratios(figures)
-    print(json.dumps(result))
+    pythons = dict.fromkeys(trainer_peers.SIDES, options.peers_python)
+    names = options.sides.split(",")
+    figures = {side: _in_own_process(side, python=pythons.get(side, sys.executable)) for side in names}
+    print(json.dumps({"bench": "trainer", "work": _work(options), **figures, "ratios": _ratios(figures)}))
 
 
 def _ratios(figures: dict[str, dict[str, Any]]) -> dict[str, float]:
     """Seconds a step of the others over ours; tokens a second of ours over those of vLLM."""
     ratios = {
         f"step_{ours}_to_{other}": figures[other]["seconds_per_step"] / figures[ours]["seconds_per_step"]
-        for ours in ("ours", "fp8")
+        for ours in OURS
         for other in trainer_peers.SIDES
         if {ours, other} <= figures.keys() and "seconds_per_step" in figures[other]
     }
     if {"serving", "vllm"} <= figures.keys():
-        for kind, rates in figures["vllm"].items():
+        for kind in trainer_peers.VLLM_KINDS:
             for load, rate in figures["serving"]["http_tokens_per_second"].items():
-                ratios[f"generation_{load}_to_vllm_{kind}"] = rate / rates[f"{load}_tokens_per_second"]
+                theirs = figures["vllm"][kind][f"{load}_tokens_per_second"]
+                ratios[f"generation_{load}_to_vllm_{kind}"] = rate / theirs
     return {name: round(ratio, 3) for name, ratio in ratios.items()}
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     trainer_work.add_options(parser, prompts=8, group=16, new_tokens=512, micro=8)
-    parser.add_argument("--steps", type=int, default=2, help="measured; more warm up")
-    parser.add_argument("--ragged", action="store_true", help="our environment asks for answers of many lengths")
-    parser.add_argument("--batches-in-flight", type=float, help="groups that our environment has open; 1, ragged 2")
-    parser.add_argument("--engine", default="auto", help="inference.engine of our side")
+    trainer_run.add_options(parser)
     parser.add_argument("--sides", default="ours,fp8,serving,trl-vllm,vllm", help="what is measured, in this order")
+    parser.add_argument("--peers-python", default=sys.executable, help="interpreter of trl-vllm, vllm and stock")
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--load", choices=["equal", "ragged"], help=argparse.SUPPRESS)
@@ -91,9 +88,9 @@ def _work(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
-def _in_own_process(side: str, *more: str) -> dict[str, Any]:
+def _in_own_process(side: str, *more: str, python: str = sys.executable) -> dict[str, Any]:
     """So that no side inherits the other's memory."""
-    command = [sys.executable, __file__, *sys.argv[1:], "--side", side, *more]
+    command = [python, __file__, *sys.argv[1:], "--side", side, *more]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"the side {side} failed with exit code {done.returncode}")
@@ -133,17 +130,9 @@ async def _serve(backend: Any, options: argparse.Namespace) -> dict[str, Any]:
     from aiohttp import web
 
     from clotho_trainer.inference.server import InferenceServer
-    from clotho_trainer.inference.service import Service
 
     server, port = InferenceServer(trainer_run.TOKEN), trainer_run.free_port()
-    server.service = Service(
-        engine=backend.engine,
-        tokenizer=backend.tokenizer,
-        model="bench",
-        context=backend.context,
-        vocabulary=backend.vocabulary,
-        temperature=1.0,
-    )
+    server.service = trainer_run.service(backend)
     runner = web.AppRunner(server.application(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import trainer_work
 
 _VLLM = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1"}  # FlashInfer compiles with nvcc when it starts
+VLLM_KINDS = ("merged", "adapter")
 _MEMORY_SHARE = 0.35  # for vLLM beside the training: the rest keeps all activations at Qwen3-8B's shape
 
 
@@ -41,7 +43,7 @@ def trl_vllm(options: argparse.Namespace) -> dict[str, Any]:
         "vllm_gpu_memory_utilization": _MEMORY_SHARE,
         "gradient_checkpointing": False,
     }
-    figures = _trl(options, settings)
+    figures = _trl(options, settings) | {"vllm_version": version("vllm")}
     return figures | {f"{name}_seconds": round(min(seconds[1:]), 3) for name, seconds in spent.items()}
 
 
@@ -49,7 +51,8 @@ def vllm(options: argparse.Namespace) -> dict[str, Any]:
     """Its engine in a process of its own, which is its fastest; prompts and answers as tokens."""
     os.environ.update(_VLLM)
     with tempfile.TemporaryDirectory() as folder:
-        return {kind: _vllm(options, Path(folder) / kind, kind == "adapter") for kind in ("merged", "adapter")}
+        kinds = {kind: _vllm(options, Path(folder) / kind, kind == "adapter") for kind in VLLM_KINDS}
+    return {**kinds, "vllm_version": version("vllm")}
 
 
 SIDES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,14 @@ class Ports(NamedTuple):
     replica_status: int = 7
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What the processes do with the work."""
+    parser.add_argument("--steps", type=int, default=2, help="measured; more warm up")
+    parser.add_argument("--ragged", action="store_true", help="our environment asks for answers of many lengths")
+    parser.add_argument("--batches-in-flight", type=float, help="groups that our environment has open; 1, ragged 2")
+    parser.add_argument("--engine", default="auto", help="inference.engine of our side")
+
+
 def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
     from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity
     from clotho_contract.settings import Checkpoint, Inference, Lora, Model, Training
@@ -55,17 +63,21 @@ def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
         endpoints=Endpoints(
             api_server=f"http://127.0.0.1:{ports.api_server}", inference=f"http://127.0.0.1:{ports.inference}"
         ),
-        model=Model(name=options.shape, quantization="fp8" if options.side == "fp8" else "none"),
+        model=Model(name=options.shape, quantization="fp8" if options.side in ("fp8", "fp8-cache") else "none"),
         training=Training(
             steps=options.steps + 2,  # the first compiles, the second begins with a half-made batch
             batch_size=rows,
             max_tokens=options.prompt_tokens + options.new_tokens,
             learning_rate=1e-6,
-            lora=Lora(rank=options.rank, alpha=2.0 * options.rank),
+            lora=Lora(rank=options.rank, alpha=2.0 * max(options.rank, 1)),
             checkpoint=Checkpoint(every_steps=10_000),
             max_off_policy_batches=1,
         ),
-        inference=Inference(max_batch_size=rows, engine=options.engine),
+        inference=Inference(
+            max_batch_size=rows,
+            engine=options.engine,
+            kv_cache_dtype="fp8" if options.side == "fp8-cache" else "auto",
+        ),
         environments=(
             EnvironmentConfig(
                 name="bench", entry=str(Path(__file__).with_name("fixed_lengths.py")), config=environment
@@ -103,17 +115,15 @@ def measured(
             made = replica.make_config if replica and part == "replica" else make_config
             (folder / part / "run.yaml").write_text(render(made(ports)))
         own = {"trainer": variables or {}, "replica": replica.variables if replica else {}}
-        with _running(commands, folder, own) as processes:
+        with running(commands, folder, own) as processes:
             observe = partial(replica.observe, ports) if replica else _nothing
             problem = _wait_for_trainer(processes, limit_seconds, observe)
             sampled = _sampled_tokens(ports.replica_status) if replica and not problem else None
-        lines = _lines(folder / "trainer.log")
-        followed = sum("serving the policy of step" in line for line in _lines(folder / "replica.log"))
-        phases = {part: _phases(_lines(folder / f"{part}.log")) for part in ("trainer", "replica")}
+        lines = lines_of(folder / "trainer.log")
+        followed = sum("serving the policy of step" in line for line in lines_of(folder / "replica.log"))
+        phases = {part: _phases(lines_of(folder / f"{part}.log")) for part in ("trainer", "replica")}
         if problem or os.environ.get("BENCH_LOGS"):
-            for part in commands:
-                last = [line[:400] for line in _lines(folder / f"{part}.log")[-60:]]
-                print(f"--- {part}", *last, sep="\n", file=sys.stderr, flush=True)
+            show_logs(folder, commands)
     if problem:
         raise SystemExit(problem)
     figures = _from_log([json.loads(line) for line in lines if line.startswith("{")]) | {"policy_seconds": phases}
@@ -139,12 +149,18 @@ def _commands(trainer: list[str], replica: Replica | None, ports: Ports) -> dict
     return commands
 
 
-def _lines(log: Path) -> list[str]:
+def show_logs(folder: Path, parts: Iterable[str]) -> None:
+    for part in parts:
+        last = [line[:400] for line in lines_of(folder / f"{part}.log")[-60:]]
+        print(f"--- {part}", *last, sep="\n", file=sys.stderr, flush=True)
+
+
+def lines_of(log: Path) -> list[str]:
     return log.read_text(errors="replace").splitlines() if log.exists() else []
 
 
 @contextmanager
-def _running(
+def running(
     commands: dict[str, list[str]], folder: Path, own: dict[str, dict[str, str]]
 ) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -229,6 +245,20 @@ def _step(line: dict[str, Any]) -> dict[str, Any]:
     names = {"logprob_difference": "sampling/logprob_difference", "staleness": "staleness/mean"}
     seconds = {name: line.get(name) for name in ("seconds_per_step", "seconds_training")}
     return seconds | {name: line.get(figure) for name, figure in names.items()}
+
+
+def service(backend: Any) -> Any:
+    """What an inference server serves."""
+    from clotho_trainer.inference.service import Service
+
+    return Service(
+        engine=backend.engine,
+        tokenizer=backend.tokenizer,
+        model="bench",
+        context=backend.context,
+        vocabulary=backend.vocabulary,
+        temperature=1.0,
+    )
 
 
 def free_port() -> int:

@@ -24,6 +24,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "head_dim": 128,
     },
+    "small": {  # gradients of some megabytes, steps of some seconds on a share of a core
+        "vocab_size": 128,
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+    },
     "tiny": {
         "vocab_size": 128,
         "hidden_size": 64,
@@ -44,10 +53,16 @@ def add_options(parser: argparse.ArgumentParser, *, prompts: int, group: int, ne
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=new_tokens)
     parser.add_argument("--micro", type=int, default=micro, help="sequences a pass, where the trainer does not decide")
-    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--rank", type=int, default=32, help="of the adapters; 0 trains all weights")
     parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+
+
+def arguments(options: argparse.Namespace) -> list[str]:
+    """The same work for another process."""
+    names = ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro", "rank")
+    return [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
 
 
 def make_model(shape: str, tokenizer: Any) -> Any:
@@ -102,10 +117,35 @@ def ragged_lengths(count: int, longest: int, seed: int = 2) -> list[int]:
 
 def requests(options: argparse.Namespace, load: str) -> list[tuple[list[int], int, int]]:
     """Prompt, answers, tokens of each. Ragged answers are asked for one by one, five batches of them."""
-    chooser = random.Random(3)  # noqa: S311
     rows = options.prompts * options.group
-    prompts = [[chooser.randrange(5, 40) for _ in range(options.prompt_tokens)] for _ in range(options.prompts)]
+    prompts = token_prompts(options, options.prompts)
     if load == "equal":
         return [(prompt, options.group, options.new_tokens) for prompt in prompts]
     lengths = ragged_lengths(5 * rows, options.new_tokens)
     return [(prompts[index // options.group % options.prompts], 1, length) for index, length in enumerate(lengths)]
+
+
+def token_prompts(options: argparse.Namespace, count: int) -> list[list[int]]:
+    chooser = random.Random(3)  # noqa: S311
+    return [[chooser.randrange(5, 40) for _ in range(options.prompt_tokens)] for _ in range(count)]
+
+
+def scored_groups(options: argparse.Namespace, count: int) -> list[Any]:
+    """As an environment sends them: all answers of the longest length, scores by chance."""
+    from clotho_contract.trajectory import NO_LOGPROB, ScoredGroup
+
+    chooser = random.Random(0)  # noqa: S311
+    made = []
+    for prompt in token_prompts(options, count):
+        answers = [[chooser.randrange(5, 60) for _ in range(options.new_tokens)] for _ in range(options.group)]
+        made.append(
+            ScoredGroup(
+                tokens=[prompt + answer for answer in answers],
+                masks=[[-100] * len(prompt) + answer for answer in answers],
+                scores=[chooser.random() for _ in answers],
+                inference_logprobs=[
+                    [NO_LOGPROB] * len(prompt) + [-chooser.expovariate(2.0) for _ in answer] for answer in answers
+                ],
+            )
+        )
+    return made
