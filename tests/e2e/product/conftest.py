@@ -10,6 +10,7 @@ from clotho_dev.cluster import chart, images
 from clotho_dev.cluster.kubectl import Kubectl
 from clotho_dev.cluster.node import POD_RANGE
 from clotho_dev.cluster.target import Embedded
+from e2e.product.command_line import Clotho
 from e2e.product.runs import Runs
 from rig.namespaces import fresh_namespace
 
@@ -25,6 +26,11 @@ def installed(embedded: Embedded) -> None:
 @pytest.fixture
 def runs(installed: None, kubectl: Kubectl, namespace: str) -> Runs:
     return Runs(kubectl.in_namespace(namespace))
+
+
+@pytest.fixture
+def clotho(runs: Runs) -> Clotho:
+    return Clotho(runs)
 
 
 @pytest.fixture

@@ -48,11 +48,11 @@ class Runs:
         return items
 
     def wait(self, name: str, what: str, until: Callable[[Object], bool]) -> Object:
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while not until(run := self.get(name)):
-            assert time.monotonic() < deadline, f"{name} is not {what}: {json.dumps(run.get('status'), indent=1)}"
-            time.sleep(POLL_SECONDS)
-        return run
+        return _wait(lambda: self.get(name), f"{name} is not {what}", until)
+
+    def wait_for(self, item: str, what: str, until: Callable[[Object], bool]) -> Object:
+        """Of any kind, as kubectl names it."""
+        return _wait(lambda: self.kubectl.get(item), f"{item} is not {what}", until)
 
     def wait_for_phase(self, name: str, *phases: str) -> Object:
         return self.wait(name, " or ".join(phases), lambda run: run.get("status", {}).get("phase") in phases)
@@ -61,10 +61,19 @@ class Runs:
         return self.wait(name, f"at step {step}", lambda run: step_of(run) >= step)
 
 
+def _wait(read: Callable[[], Object], problem: str, until: Callable[[Object], bool]) -> Object:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not until(found := read()):
+        assert time.monotonic() < deadline, f"{problem}: {json.dumps(found.get('status'), indent=1)}"
+        time.sleep(POLL_SECONDS)
+    return found
+
+
 def step_of(run: Object) -> int:
     step: int = (run.get("status", {}).get("progress") or {}).get("step", 0)
     return step
 
 
-def condition(run: Object, kind: str) -> str:
-    return next((c["status"] for c in run["status"]["conditions"] if c["type"] == kind), "absent")
+def condition(item: Object, kind: str) -> str:
+    conditions = item.get("status", {}).get("conditions", [])
+    return next((each["status"] for each in conditions if each["type"] == kind), "absent")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from clotho_dev import REPOSITORY
 from clotho_dev.cluster.kubectl import KubectlError
-from e2e.product.runs import LIMIT_SECONDS, POLL_SECONDS, Object, Runs, letters
+from e2e.product.command_line import Clotho
+from e2e.product.runs import LIMIT_SECONDS, Object, Runs, condition, letters
 from rig.pods import Pods
 
 KEY = "sk-e2e-a-key-that-must-not-appear"
@@ -80,54 +75,11 @@ web.run_app(app, port=8001)
 """
 
 
-class Clotho:
-    """The command line as people call it."""
-
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
-
-    def __call__(self, *arguments: str, code: int = 0, is_in_cluster: bool = True) -> str:
-        where = ["--namespace", str(self._runs.kubectl.namespace)] if is_in_cluster else []
-        sources = [str(REPOSITORY / folder) for folder in ("operator", "images/contract")]
-        done = subprocess.run(
-            [sys.executable, "-m", "clotho.cli", *arguments, *where],
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(sources),
-                "KUBECONFIG": str(self._runs.kubectl.kubeconfig),
-            },
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == code, f"{arguments}: {done.stdout}\n{done.stderr}"
-        return done.stdout
-
-
-@pytest.fixture
-def clotho(runs: Runs) -> Clotho:
-    return Clotho(runs)
-
-
 def test_check_of_the_cluster_tries_images_and_network_policies(clotho: Clotho) -> None:
     found = {each["what"]: each for each in json.loads(clotho("check", "--cluster", "--output", "json"))}
     tried = [each for what, each in found.items() if what.startswith(("image ", "NetworkPolicies", "CRD ", "clocks"))]
     assert {each["state"] for each in tried} == {"ok"}, tried
     assert sum(what.startswith("image ") for what in found) == 3
-
-
-def wait(runs: Runs, name: str, what: str, until: Callable[[Object], bool]) -> Object:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not until(found := runs.kubectl.get(name)):
-        assert time.monotonic() < deadline, f"{name} is not {what}: {json.dumps(found.get('status'), indent=1)}"
-        time.sleep(POLL_SECONDS)
-    return found
-
-
-def truth(item: Object, kind: str) -> str:
-    conditions = item.get("status", {}).get("conditions", [])
-    return next((each["status"] for each in conditions if each["type"] == kind), "")
 
 
 def serve_models(runs: Runs, image: str) -> None:
@@ -160,11 +112,11 @@ def test_an_environment_file_is_discovered_tested_and_trained(
             environment("hostile", configMapName="hostile", entry="/environment/exits.py"),
         ]
     )
-    described = wait(runs, "environment/mine", "described", lambda e: truth(e, "Ready") == "True")
+    described = runs.wait_for("environment/mine", "described", lambda e: condition(e, "Ready") == "True")
     fields = {field["name"]: field for field in described["status"]["fields"]}
     assert fields["found"]["default"] == "nothing", "an import has no way out and nothing to find"
     assert fields["letters"]["default"] == "abcd"
-    hostile = wait(runs, "environment/hostile", "given up", lambda e: truth(e, "Stalled") == "True")
+    hostile = runs.wait_for("environment/hostile", "given up", lambda e: condition(e, "Stalled") == "True")
     assert "during its import" in hostile["status"]["message"]
 
     refuse_a_locked_field(runs)

@@ -1,4 +1,4 @@
-"""Stop, suspend, resume, delete, expiry, an inference replica, two namespaces, and a node without the resources."""
+"""Stop, suspend, resume, restart, delete, expiry, a replica, two namespaces, and a node without the resources."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import time
 from contextlib import suppress
 
 from clotho_dev.cluster.kubectl import KubectlError
+from e2e.product.command_line import Clotho
 from e2e.product.runs import LIMIT_SECONDS, POLL_SECONDS, Runs, condition, letters, step_of
 from rig.namespaces import exists
 
 SAMPLED = "clotho_inference_sampled_tokens_total "
 
 
-def test_run_is_suspended_resumed_stopped_and_deleted_without_loss(runs: Runs) -> None:
+def test_run_is_suspended_resumed_stopped_restarted_and_deleted_without_loss(runs: Runs, clotho: Clotho) -> None:
     runs.kubectl.apply(letters("long", steps=5000, inference={"replicas": 1}))
     runs.wait_for_step("long", 3)
     runs.wait("long", "served by its replica, too", lambda _: sampled_by_replicas(runs, "long") > 0)
@@ -34,7 +35,14 @@ def test_run_is_suspended_resumed_stopped_and_deleted_without_loss(runs: Runs) -
     assert condition(stopped, "Ready") != "True"
     runs.wait("long", "without pods", lambda _: runs.pods("long") == [])
 
-    runs.kubectl.run("delete", "trainingrun", "long", "--timeout=60s")
+    clotho("run", "restart", "long")
+    reached = stopped["status"]["checkpoint"]["step"]
+    continued = runs.wait_for_step("long-2", 1)
+    assert step_of(continued) >= reached, "it starts from the checkpoint of the first"
+    runs.wait_for_step("long-2", reached + 1)
+    assert runs.get("long")["status"]["checkpoint"] == stopped["status"]["checkpoint"], "which keeps its record"
+
+    runs.kubectl.run("delete", "trainingrun", "long", "long-2", "--timeout=60s")
     deadline = time.monotonic() + LIMIT_SECONDS
     while (left := kinds_left(runs)) != ["PersistentVolumeClaim"]:
         assert time.monotonic() < deadline, f"still there: {left}"

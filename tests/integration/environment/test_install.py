@@ -4,40 +4,21 @@ import hashlib
 import http.server
 import os
 import threading
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from integration.environment.commands import SOURCES, command
-
-NAME = "clotho_test_greeting"
-FILES = {
-    f"{NAME}.py": "WORDS = 'from the package'\n",
-    f"{NAME}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n",
-    f"{NAME}-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    f"{NAME}-1.0.dist-info/RECORD": "",
-}
-ENVIRONMENT = f"""
-import {NAME}
-from clotho_environment.builtin.letters import Letters
-
-class Mine(Letters):
-    pass
-
-Mine.__doc__ = {NAME}.WORDS
-"""
+from rig.greeting_package import ENVIRONMENT, NAME, WHEEL, wheel_contents
 
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
     folder = tmp_path / "index" / NAME.replace("_", "-")
     folder.mkdir(parents=True)
-    path = folder / f"{NAME}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in FILES.items():
-            archive.writestr(name, text)
+    path = folder / WHEEL
+    path.write_bytes(wheel_contents())
     (folder / "index.html").write_text(f'<a href="{path.name}">{path.name}</a>')
     return path
 
