@@ -81,7 +81,7 @@ def secret(run: TrainingRun, config: contract.RunConfig) -> Manifest:
     }
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=8192)
 def _config_file(encoded: bytes) -> str:
     """YAML takes milliseconds to write, and every reconcile compares it with what is in the Secret."""
     config = msgspec.json.decode(encoded, type=contract.RunConfig)
