@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import resource
 import shutil
 import socket
@@ -23,6 +24,7 @@ from clotho_dev.ports import free_port
 from clotho_trainer import train
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.training import bucket as buckets
+from clotho_trainer.training import copying
 from clotho_trainer.training.bucket import Bucket, BucketError
 from clotho_trainer.training.checkpoints import Checkpoints, damage
 from clotho_trainer.training.copying import Copier
@@ -171,18 +173,43 @@ async def test_copies_are_tried_again_until_they_succeed(server: Server, tmp_pat
     assert bucket_of(run).steps() == [1, 2]
 
 
-def test_a_training_is_resumed_from_the_bucket_in_another_place(server: Server, model: Path, tmp_path: Path) -> None:
-    def settings(steps: int, prefix: str, **more: str) -> dict[str, Any]:
-        return {
-            "model": {"name": str(model), "dtype": "float32"},
-            "inline": {"groupSize": 2, "maxCompletionTokens": 4},
-            "training": {"steps": steps, "batchSize": 4, "maxTokens": 64, "lora": {"rank": 4}},
-            "s3": {**msgspec.to_builtins(server.settings), "prefix": prefix},
-            **more,
-        }
+GIVEN: dict[str, Any] = {"dataset": [{"prompt": "a>", "expected": "a"}] * 2, "rewards": [lambda *_: 1.0]}
 
-    given: dict[str, Any] = {"dataset": [{"prompt": "a>", "expected": "a"}] * 2, "rewards": [lambda *_: 1.0]}
-    train(settings(2, "first"), output=tmp_path / "here", **given)
+
+def short_training(model: Path, s3: S3, steps: int, prefix: str, **more: str) -> dict[str, Any]:
+    return {
+        "model": {"name": str(model), "dtype": "float32"},
+        "inline": {"groupSize": 2, "maxCompletionTokens": 4},
+        "training": {"steps": steps, "batchSize": 4, "maxTokens": 64, "lora": {"rank": 4}},
+        "s3": {**msgspec.to_builtins(s3), "prefix": prefix},
+        **more,
+    }
+
+
+def test_a_training_is_resumed_from_the_bucket_in_another_place(server: Server, model: Path, tmp_path: Path) -> None:
+    train(short_training(model, server.settings, 2, "first"), output=tmp_path / "here", **GIVEN)
     location = "s3://runs/first/local/local-local"
-    result = train(settings(3, "second", resumeFrom=location), output=tmp_path / "away", **given)
+    again = short_training(model, server.settings, 3, "second", resumeFrom=location)
+    result = train(again, output=tmp_path / "away", **GIVEN)
     assert [step["step"] for step in result.metrics] == [3]
+
+
+def test_a_training_ends_with_its_weights_on_the_volume_when_the_bucket_is_full(
+    server: Server, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(copying, "END_SECONDS", 0.5)
+    server.limit_files_to(2**10)
+    result = train(short_training(model, server.settings, 2, "full"), output=tmp_path / "here", **GIVEN)
+    assert [step["step"] for step in result.metrics] == [1, 2]
+    (written,) = (tmp_path / "here").rglob("step-00000002")
+    assert damage(written, 2) is None
+    assert re.search(r"was not copied to s3://runs/full/local/local-local: .*bucket runs.*: the store", caplog.text)
+    assert Bucket(server.settings, "runs", "full/local/local-local").steps() == []
+
+
+def test_a_training_with_refused_credentials_says_so_before_it_starts(
+    server: Server, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(buckets.SECRET, "wrong")
+    with pytest.raises(TrainerError, match=r"bucket runs at .*: the credentials are refused"):
+        train(short_training(model, server.settings, 2, "refused"), output=tmp_path / "here", **GIVEN)
