@@ -102,7 +102,8 @@ def _inputs(costs: rank_costs.Costs, options: argparse.Namespace, work: gang_run
     tokens = [count * (prompt + group * answer) for count in SIZES]
     sent = group * (prompt + answer)  # tokens of a group on its way
     rate = (tokens[1] - tokens[0]) / (costs.train[large] - costs.train[small])
-    http = costs.http[1 if work.is_ragged else group]
+    answers_per_request = 1 if work.is_ragged else group  # fixed_lengths.py asks for ragged answers one by one
+    http = costs.http[answers_per_request] * answers_per_request / group
     values: dict[str, dict[str, Any]] = {
         "prefill": {"tokens_per_second": prompt / costs.first_token},
         "http": {"seconds_per_request": http, "seconds_per_sequence": 0.0},
@@ -120,6 +121,7 @@ def _inputs(costs: rank_costs.Costs, options: argparse.Namespace, work: gang_run
             "groups_per_gpu": GROUPS,
             "prompt_tokens": prompt,
             "longest_answer": answer,
+            "answers_per_request": answers_per_request,
             "mean_answer": 0.35 * answer if work.is_ragged else None,
             "max_rows": large * group,
         },

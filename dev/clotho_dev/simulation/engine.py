@@ -17,7 +17,7 @@ class Group:
     lengths: Sequence[int]
     version: int  # of the policy that began it
     tokens: int  # of all its answers
-    unfinished: int = 0
+    unfinished: int = 0  # answers; they may be on several engines
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +31,6 @@ class Engine:
     paces: Sequence[float]  # seconds a token by number of rows
     index: int = 0
     version: int = 0
-    groups: int = 0  # unfinished
     in_flight: int = 0  # sequences, waiting ones included
     row_seconds: float = 0.0
     served_tokens: int = 0
@@ -40,7 +39,8 @@ class Engine:
     _now: float = 0.0
     _position: float = 0.0  # tokens that a row which was always there would have
     _debt: float = 0.0
-    _running: list[tuple[float, int, Group]] = field(default_factory=list)
+    _newest: Group | None = None
+    _running: list[tuple[float, int, int, Group]] = field(default_factory=list)
     _waiting: deque[tuple[int, Group]] = field(default_factory=deque)
 
     def advance(self, now: float) -> None:
@@ -52,25 +52,27 @@ class Engine:
         self._debt -= paid
         self._position += (passed - paid) / self.paces[len(self._running)]
 
-    def add(self, group: Group) -> None:
-        work = self.inputs.work
-        group.unfinished = len(group.lengths)
-        self.groups += 1
-        self.in_flight += len(group.lengths)
-        self._debt += work.prompt_tokens / self.inputs.prefill.tokens_per_second + self._http(len(group.lengths))
-        self._waiting.extend((length, group) for length in group.lengths)
+    def add(self, group: Group, lengths: Sequence[int]) -> None:
+        """A request for some answers of a group. Requests of one group come together: its prompt is read once."""
+        http = self.inputs.http
+        if self._newest is not group:
+            self._newest = group
+            self._debt += self.inputs.work.prompt_tokens / self.inputs.prefill.tokens_per_second
+        self._debt += http.seconds_per_request + len(lengths) * http.seconds_per_sequence
+        group.unfinished += len(lengths)
+        self.in_flight += len(lengths)
+        self._waiting.extend((length, group) for length in lengths)
         self._admit()
 
     def finished(self) -> list[Group]:
         """Groups whose last sequence has just ended."""
         done = []
         while self._running and self._running[0][0] <= self._position + _EXACT:
-            _, _, group = heapq.heappop(self._running)
+            _, _, length, group = heapq.heappop(self._running)
             self.in_flight -= 1
+            self.served_tokens += length
             group.unfinished -= 1
             if not group.unfinished:
-                self.served_tokens += group.tokens
-                self.groups -= 1
                 done.append(group)
         self._admit()
         return done
@@ -87,8 +89,4 @@ class Engine:
             length, group = self._waiting.popleft()
             self.order += 1
             end = math.ceil((self._position + length - _EXACT) / launch) * launch
-            heapq.heappush(self._running, (end, self.order, group))
-
-    def _http(self, sequences: int) -> float:
-        http = self.inputs.http
-        return http.seconds_per_request + sequences * http.seconds_per_sequence
+            heapq.heappush(self._running, (end, self.order, length, group))

@@ -96,6 +96,7 @@ class Work(Sourced, frozen=True, kw_only=True):
     prompt_tokens: Count
     longest_answer: Count
     mean_answer: Positive | None = None  # None: all are the longest
+    answers_per_request: Count | None = None  # None: a group is one request
     max_rows: Count
     max_off_policy_batches: Count
 

@@ -79,6 +79,7 @@ class Simulation:
         self._queue: deque[Group] = deque()
         self._refused: deque[Group] = deque()  # by a full queue; the environment sends it again
         self._leased: list[Group] = []
+        self._generating = 0  # groups
         self._on_the_way = 0  # groups that are scored and sent
         self._step = 0
         self._step_ended = 0.0
@@ -105,19 +106,28 @@ class Simulation:
             self._idle_slots -= 1
             self._started += 1
             self._started_for_step += 1
-            engine, lengths = self._route(), self._lengths()
-            group = Group(self._started, lengths, engine.version, sum(lengths))
+            self._generating += 1
+            self._send(self._lengths())
+
+    def _send(self, lengths: Sequence[int]) -> None:
+        """The requests of a group, each to the engine with the fewest sequences in flight."""
+        group = Group(self._started, lengths, self._step, sum(lengths))
+        size = self._inputs.work.answers_per_request or len(lengths)
+        for start in range(0, len(lengths), size):
+            request = lengths[start : start + size]
+            engine = self._route(len(request))
+            group.version = min(group.version, engine.version)
             engine.advance(self._now)
-            engine.add(group)
+            engine.add(group, request)
             self._expect(engine)
 
-    def _route(self) -> Engine:
-        """To the engine with the fewest sequences in flight; entries of the heap may be out of date."""
+    def _route(self, answers: int) -> Engine:
+        """Entries of the heap may be out of date."""
         while True:
             in_flight, index = heapq.heappop(self._least_busy)
             engine = self._engines[index]
             if engine.in_flight == in_flight:
-                heapq.heappush(self._least_busy, (in_flight + self._inputs.work.group_size, index))
+                heapq.heappush(self._least_busy, (in_flight + answers, index))
                 return engine
 
     def _lengths(self) -> Sequence[int]:
@@ -143,6 +153,7 @@ class Simulation:
         engine.advance(self._now)
         before = engine.in_flight
         for group in engine.finished():
+            self._generating -= 1
             self._on_the_way += 1
             self._at(self._now + self._inputs.environment.seconds_per_group, partial(self._submit, group))
         if engine.in_flight != before:
@@ -250,7 +261,7 @@ class Simulation:
         seconds = self._now - self._record.began
         per_step = seconds / (self._step - WARM_UP)
         rows = self._shape.gpus * self._inputs.work.max_rows
-        waiting = len(self._queue) + len(self._refused) + len(self._leased) + self._on_the_way
+        waiting = len(self._queue) + len(self._refused) + len(self._leased)
         lost = self._inputs.restart.share_of_time_lost(self._shape.gpus, per_step)
         return Outcome(
             shape=self._shape,
@@ -267,7 +278,7 @@ class Simulation:
             started_groups=self._started,
             trained_groups=len(self.trained),
             dropped_groups=len(self.dropped),
-            groups_left=waiting + sum(engine.groups for engine in self._engines),
+            groups_left=waiting + self._on_the_way + self._generating,
         )
 
 

@@ -48,7 +48,7 @@ def generated_per_second(lengths: list[int], sequences_a_request: int) -> float:
     engine, now = Engine(INPUTS, paces), 0.0
     for first in range(0, len(lengths), sequences_a_request):
         part = lengths[first : first + sequences_a_request]
-        engine.add(Group(first, part, 0, sum(part)))
+        engine.add(Group(first, part, 0, sum(part)), part)
     while (time := engine.next_change()) is not None:
         engine.advance(time)
         engine.finished()
@@ -94,9 +94,12 @@ def test_the_same_seed_gives_the_same_outcome(shape: Shape) -> None:
     assert first != Simulation(INPUTS, shape, steps=3, seed=8).run()
 
 
+@pytest.mark.parametrize("answers_per_request", [None, 5, 1])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_group_is_trained_once_or_dropped_or_still_under_way(shape: Shape) -> None:
-    simulation = Simulation(INPUTS, shape, steps=5)
+def test_every_group_is_trained_once_or_dropped_or_still_under_way(
+    shape: Shape, answers_per_request: int | None
+) -> None:
+    simulation = Simulation(changed(work={"answers_per_request": answers_per_request}), shape, steps=5)
     found = simulation.run()
     ended = simulation.trained + simulation.dropped
     assert len(set(ended)) == len(ended)
@@ -142,8 +145,24 @@ def test_rows_are_delivered_only_to_other_ranks() -> None:
 def test_a_sequence_ends_with_a_launch(length: int, tokens_per_launch: int, expected: int) -> None:
     inputs = changed(decode={"tokens_per_launch": tokens_per_launch}, prefill={"tokens_per_second": 1e12}, **FREE)
     engine = Engine(inputs, [1.0] * 2)
-    engine.add(Group(1, [length], 0, length))
+    engine.add(Group(1, [length], 0, length), [length])
     assert engine.next_change() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("ranks", "prompts_read"), [(1, 1), (4, 4)])
+def test_each_rank_that_gets_requests_of_a_group_reads_its_prompt(ranks: int, prompts_read: int) -> None:
+    """The rate of generating alone, where one rank reads a prompt in a second and decoding is free."""
+    work = {"mean_answer": None, "prompt_tokens": 1, "answers_per_request": 1, "groups_per_gpu": 2}
+    inputs = changed(
+        work=work,
+        decode={"rows": (1,), "tokens_per_second": (1e6,)},
+        prefill={"tokens_per_second": 1.0},
+        training={"tokens_per_second": 1e12},
+        environment={"seconds_per_group": 0.0},
+        **FREE,
+    )
+    found = simulate(inputs, ranks=ranks)
+    assert found.seconds_per_step == pytest.approx(2 * prompts_read, rel=0.01)
 
 
 def trained_row(prompt: int, length: int, seed: int) -> Row:
