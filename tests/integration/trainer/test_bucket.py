@@ -3,14 +3,8 @@
 import asyncio
 import os
 import re
-import resource
-import shutil
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +14,6 @@ import pytest
 from clotho_contract.config import RunConfig, RunIdentity
 from clotho_contract.progress import CopyInfo
 from clotho_contract.settings import S3, Model, Training
-from clotho_dev.ports import free_port
 from clotho_trainer import train
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.training import bucket as buckets
@@ -28,45 +21,21 @@ from clotho_trainer.training import copying
 from clotho_trainer.training.bucket import Bucket, BucketError
 from clotho_trainer.training.checkpoints import Checkpoints, damage
 from clotho_trainer.training.copying import Copier
+from rig.s3_server import BUCKET, KEY, SECRET, S3Server, s3_server
 
 WEIGHTS = 6 * 2**20  # more than one part of a multipart upload
 
 
-@dataclass
-class Server:
-    process: "subprocess.Popen[bytes]"
-    folder: Path
-    settings: S3
-
-    def limit_files_to(self, size: int) -> None:
-        """A store that is full, as far as its clients can see."""
-        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv(buckets.KEY, "key")
-    monkeypatch.setenv(buckets.SECRET, "secret")
-    folder, port = tmp_path / "store", free_port()
-    (folder / "runs").mkdir(parents=True)
-    program = shutil.which("rclone") or "rclone"
-    where = [
-        "--addr",
-        f"127.0.0.1:{port}",
-        "--auth-key",
-        "key,secret",
-        "--config",
-        os.devnull,
-        "--dir-cache-time",
-        "1s",
-    ]
-    process = subprocess.Popen([program, "serve", "s3", *where, str(folder)], stderr=subprocess.DEVNULL)
-    try:
-        wait_until("the S3 server", lambda: _answers(port))
-        yield Server(process, folder, S3(bucket="runs", prefix="team", endpoint=f"http://127.0.0.1:{port}"))
-    finally:
-        process.kill()
-        process.wait()
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    monkeypatch.setenv(buckets.KEY, KEY)
+    monkeypatch.setenv(buckets.SECRET, SECRET)
+    with s3_server(tmp_path / "s3") as started:
+        yield started
+
+
+def settings_of(server: S3Server) -> S3:
+    return S3(bucket=BUCKET, prefix="team", endpoint=server.endpoint)
 
 
 def wait_until(what: str, is_so: Callable[[], bool]) -> None:
@@ -76,18 +45,12 @@ def wait_until(what: str, is_so: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def _answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
-
-
-def config(settings: S3, name: str, resume_from: str = "") -> RunConfig:
+def config(server: S3Server, name: str, resume_from: str = "") -> RunConfig:
     return RunConfig(
         run=RunIdentity(name=name, namespace="lab", id="1a2b"),
         model=Model(name="some/model"),
         training=Training(steps=9),
-        s3=settings,
+        s3=settings_of(server),
         resume_from=resume_from,
     )
 
@@ -107,8 +70,8 @@ def write(checkpoints: Checkpoints, step: int) -> None:
     checkpoints.write(step, fill)
 
 
-def test_checkpoints_are_copied_pruned_and_resumed_elsewhere(server: Server, tmp_path: Path) -> None:
-    run = config(server.settings, "first")
+def test_checkpoints_are_copied_pruned_and_resumed_elsewhere(server: S3Server, tmp_path: Path) -> None:
+    run = config(server, "first")
     bucket, checkpoints = bucket_of(run), Checkpoints(tmp_path / "here", 2, run.run.id)
     for step in (1, 2, 3):
         write(checkpoints, step)
@@ -119,17 +82,17 @@ def test_checkpoints_are_copied_pruned_and_resumed_elsewhere(server: Server, tmp
     assert bucket.location == "s3://runs/team/lab/first-1a2b"
 
     away = tmp_path / "away"
-    buckets.restore(config(server.settings, "second", bucket.location), away, has_own=False)
+    buckets.restore(config(server, "second", bucket.location), away, has_own=False)
     assert [folder.name for folder in away.iterdir()] == ["step-00000003"]
     assert damage(away / "step-00000003", 3) is None
     buckets.restore(run, tmp_path / "new-volume", has_own=False)
     assert (tmp_path / "new-volume" / "step-00000003").is_dir(), "its own copies, without resumeFrom"
     with pytest.raises(TrainerError, match="no whole checkpoint in s3://runs/nowhere"):
-        buckets.restore(config(server.settings, "third", "s3://runs/nowhere"), tmp_path / "none", has_own=False)
+        buckets.restore(config(server, "third", "s3://runs/nowhere"), tmp_path / "none", has_own=False)
 
 
-def test_half_copied_checkpoint_never_counts_and_is_continued(server: Server, tmp_path: Path) -> None:
-    run = config(server.settings, "first")
+def test_half_copied_checkpoint_never_counts_and_is_continued(server: S3Server, tmp_path: Path) -> None:
+    run = config(server, "first")
     bucket, checkpoints = bucket_of(run), Checkpoints(tmp_path / "here", 2, run.run.id)
     write(checkpoints, 1)
     (checkpoint,) = checkpoints.own()
@@ -137,9 +100,9 @@ def test_half_copied_checkpoint_never_counts_and_is_continued(server: Server, tm
     with pytest.raises(BucketError, match=r"step.*1.*: the store"):
         bucket.copy(checkpoint)
     assert bucket.steps() == []
-    copied = server.folder / "runs/team/lab/first-1a2b/step-00000001/adapter/config.json"
+    copied = server.folder / "team/lab/first-1a2b/step-00000001/adapter/config.json"
     before = copied.stat().st_mtime_ns
-    server.limit_files_to(resource.RLIM_INFINITY)
+    server.make_room()
     bucket.copy(checkpoint)
     assert bucket.steps() == [1]
     assert copied.stat().st_mtime_ns == before, "what was there is not copied again"
@@ -150,22 +113,22 @@ def test_half_copied_checkpoint_never_counts_and_is_continued(server: Server, tm
     [("wrong", "runs", "the credentials are refused"), ("secret", "absent", "the bucket does not exist")],
 )
 def test_refusals_are_sentences(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: str, name: str, words: str
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secret: str, name: str, words: str
 ) -> None:
     monkeypatch.setenv(buckets.SECRET, secret)
-    with pytest.raises(BucketError, match=f"bucket {name} at {server.settings.endpoint}: .*{words}"):
-        Bucket(server.settings, name, "x").steps()
+    with pytest.raises(BucketError, match=f"bucket {name} at {server.endpoint}: .*{words}"):
+        Bucket(settings_of(server), name, "x").steps()
 
 
-async def test_copies_are_tried_again_until_they_succeed(server: Server, tmp_path: Path) -> None:
-    (server.folder / "runs").rmdir()
-    run = config(server.settings, "first")
+async def test_copies_are_tried_again_until_they_succeed(server: S3Server, tmp_path: Path) -> None:
+    server.folder.rmdir()
+    run = config(server, "first")
     checkpoints = Checkpoints(tmp_path / "here", 2, run.run.id)
     write(checkpoints, 1)
     reports: list[CopyInfo] = []
     copier = Copier(bucket_of(run), checkpoints, reports.append, retry_seconds=0.1)
     wait_until("a problem", lambda: "does not exist" in reports[-1].problem)
-    (server.folder / "runs").mkdir()
+    server.folder.mkdir()
     write(checkpoints, 2)
     copier.wake()
     await copier.drain(asyncio.Event())
@@ -186,30 +149,30 @@ def short_training(model: Path, s3: S3, steps: int, prefix: str, **more: str) ->
     }
 
 
-def test_a_training_is_resumed_from_the_bucket_in_another_place(server: Server, model: Path, tmp_path: Path) -> None:
-    train(short_training(model, server.settings, 2, "first"), output=tmp_path / "here", **GIVEN)
+def test_a_training_is_resumed_from_the_bucket_in_another_place(server: S3Server, model: Path, tmp_path: Path) -> None:
+    train(short_training(model, settings_of(server), 2, "first"), output=tmp_path / "here", **GIVEN)
     location = "s3://runs/first/local/local-local"
-    again = short_training(model, server.settings, 3, "second", resumeFrom=location)
+    again = short_training(model, settings_of(server), 3, "second", resumeFrom=location)
     result = train(again, output=tmp_path / "away", **GIVEN)
     assert [step["step"] for step in result.metrics] == [3]
 
 
 def test_a_training_ends_with_its_weights_on_the_volume_when_the_bucket_is_full(
-    server: Server, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: S3Server, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(copying, "END_SECONDS", 0.5)
     server.limit_files_to(2**10)
-    result = train(short_training(model, server.settings, 2, "full"), output=tmp_path / "here", **GIVEN)
+    result = train(short_training(model, settings_of(server), 2, "full"), output=tmp_path / "here", **GIVEN)
     assert [step["step"] for step in result.metrics] == [1, 2]
     (written,) = (tmp_path / "here").rglob("step-00000002")
     assert damage(written, 2) is None
     assert re.search(r"was not copied to s3://runs/full/local/local-local: .*bucket runs.*: the store", caplog.text)
-    assert Bucket(server.settings, "runs", "full/local/local-local").steps() == []
+    assert Bucket(settings_of(server), "runs", "full/local/local-local").steps() == []
 
 
 def test_a_training_with_refused_credentials_says_so_before_it_starts(
-    server: Server, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: S3Server, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(buckets.SECRET, "wrong")
     with pytest.raises(TrainerError, match=r"bucket runs at .*: the credentials are refused"):
-        train(short_training(model, server.settings, 2, "refused"), output=tmp_path / "here", **GIVEN)
+        train(short_training(model, settings_of(server), 2, "refused"), output=tmp_path / "here", **GIVEN)
