@@ -27,7 +27,7 @@ RUN = "letters"
 NAMESPACE = "clotho-demo"
 EVERY_SECOND = {"reconcile": {"progressSeconds": 1}, "probe": {"intervalSeconds": 1, "startupSeconds": 1}}
 LIMIT_SECONDS = 900
-FIRST_RUN_MINUTES = 20
+FIRST_RUN_MINUTES = 15
 FIRST_RUN_GIBIBYTES = 24
 REFRESH_SECONDS = 1.0
 
