@@ -58,7 +58,7 @@ def test_run_overcomes_a_bucket_that_refuses_and_one_that_is_full_and_is_continu
     runs.kubectl.apply(credentials(SECRET))
     full = runs.wait("copied", "without copies", lambda run: condition(run, "CheckpointsCopied") == "False")
     assert "the store failed" in message_of(full, "CheckpointsCopied")
-    runs.wait_for_step("copied", STEPS)
+    runs.wait("copied", "delayed", lambda run: "waiting for the copy of its checkpoint" in run["status"]["message"])
     assert not list(server.folder.rglob("manifest.json"))
 
     server.make_room()

@@ -15,7 +15,7 @@ from clotho.plan.pod_problems import Problem
 from clotho.plan.run.accounting import Accounting, account_for_failures, delete_due, next_report
 from clotho.plan.run.autoscaling import autoscale
 from clotho.plan.run.catalogue import look_up, remember_environments, wait_for_environments
-from clotho.plan.run.completion import complete, has_trained_enough, is_complete
+from clotho.plan.run.completion import complete, finishing_message, has_trained_enough, is_complete
 from clotho.plan.run.components import components_of
 from clotho.plan.run.deadline import deadline_message, deadline_of
 from clotho.plan.run.deletion import plan_deletion
@@ -212,7 +212,7 @@ def _words(situation: Situation, decision: Decision, stall_check: StallCheck, wr
     if wrong is not None:
         return wrong.reason, wrong.message
     if has_trained_enough(situation):
-        return "Finishing", "The last step is done; waiting for the final checkpoint."
+        return "Finishing", finishing_message(situation)
     if decision.phase == "Running" and all(component.is_ready for component in decision.components):
         return "Running", "Everything is ready."
     limit = situation.run.spec.restarts.limit

@@ -463,6 +463,23 @@ def test_lost_state_of_the_api_server_is_a_condition_and_one_event() -> None:
     assert (found.reason, found.message) == ("Ready", "")
 
 
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ("", "The last step is done; waiting for the final checkpoint."),
+        (
+            "bucket runs: the store is full",
+            "The last step is done; waiting for the copy of its checkpoint: bucket runs: the store is full.",
+        ),
+    ],
+)
+def test_what_delays_the_end_of_a_trained_run_is_its_message(problem: str, message: str) -> None:
+    world = running_world()
+    world.make_progress(100, copies=CopyInfo(location="s3://runs/lab/demo-1a2b", step=99, problem=problem))
+    world.settle()
+    assert (world.phase, world.now_status.message) == ("Running", message)
+
+
 def test_copies_of_checkpoints_are_a_condition_that_outlives_its_trainer() -> None:
     world = running_world()
     place = "s3://runs/lab/demo-1a2b"
