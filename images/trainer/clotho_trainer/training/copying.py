@@ -55,7 +55,8 @@ class Copier:
         self._wanted.set()
         self._idle.set()
         if not is_copied:
-            log.warning("the newest checkpoint was not copied to %s: %s", self._bucket.location, self._info.problem)
+            problem = self._info.problem or "the copy was not ready in time"
+            log.warning("the newest checkpoint was not copied to %s: %s", self._bucket.location, problem)
 
     def _work(self) -> None:
         pause = self._retry_seconds
