@@ -172,13 +172,16 @@ class FaultProxy:
 async def _prepared(request: web.Request, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
     headers = {name: upstream.headers[name] for name in PASSED if name in upstream.headers}
     response = web.StreamResponse(status=upstream.status, headers=headers)
-    await response.prepare(request)
+    try:
+        await response.prepare(request)
+    except ConnectionError as error:  # the operator was killed meanwhile
+        raise ConnectionLost from error
     return response
 
 
 async def _answer(request: web.Request, upstream: aiohttp.ClientResponse, body: bytes) -> web.StreamResponse:
+    response = await _prepared(request, upstream)
     try:
-        response = await _prepared(request, upstream)
         await response.write(body)
         await response.write_eof()
     except ConnectionError as error:  # the operator was killed meanwhile

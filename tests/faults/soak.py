@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import random
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clotho.cluster.outcomes import ApiError
@@ -29,17 +31,24 @@ RUNS = 3
 PAUSE_SECONDS = (0.5, 4.0)
 
 
-async def lives(bench: Bench, until: float) -> int:
-    """One life after the other; how many there were."""
+@dataclass
+class Tally:
+    lives: int = 0
+    losses: int = 0  # operators and pods that were killed
+    complaints: list[str] = field(default_factory=list)
 
-    count = 0
+    def __str__(self) -> str:
+        return f"{self.lives} lives, {self.losses} operators and pods killed, {len(self.complaints)} complaints"
+
+
+async def lives(bench: Bench, until: float, tally: Tally) -> None:
+    """One life after the other."""
     while time.monotonic() < until:
         await play_with_losses(bench)
         claims = await bench.cluster.all("persistentvolumeclaims")
         assert [component(each) for each in claims] == ["trainer"], "the claim with the checkpoint is kept, no other"
         await bench.cluster.delete("persistentvolumeclaims", claims[0]["metadata"]["name"])
-        count += 1
-    return count
+        tally.lives += 1
 
 
 async def play_with_losses(bench: Bench) -> None:
@@ -55,42 +64,51 @@ async def play_with_losses(bench: Bench) -> None:
     await life.until_cleared(cluster)
 
 
-async def kill_at_random(bench: Bench, chance: random.Random) -> int:
+async def kill_at_random(bench: Bench, chance: random.Random, tally: Tally) -> None:
     """Until cancelled: the operator, or a pod as an eviction would."""
     while True:
         await asyncio.sleep(chance.uniform(*PAUSE_SECONDS))
         if chance.random() < 0.5:
             await bench.kill()
+            tally.losses += 1
             continue
         with contextlib.suppress(ApiError, IndexError):
             pod = chance.choice(await bench.cluster.pods(life.RUN))
             evicted = {"phase": "Failed", "reason": "Evicted", "message": "soak", "conditions": []}
             await bench.kubelet.set_status(pod, evicted)
+            tally.losses += 1
 
 
-async def soak_one(lab: Lab, number: int, until: float) -> tuple[int, list[str]]:
+async def soak_one(lab: Lab, number: int, until: float, tally: Tally) -> None:
     async with lab.bench() as bench:
-        killer = asyncio.create_task(kill_at_random(bench, random.Random(number)))  # noqa: S311
+        killer = asyncio.create_task(kill_at_random(bench, random.Random(number), tally))  # noqa: S311
         try:
-            count = await lives(bench, until)
-            complaints: list[str] = []
+            await lives(bench, until, tally)
         except AssertionError as error:
-            count, complaints = 0, [str(error)]
+            tally.complaints.append(str(error))
         finally:
             killer.cancel()
             await asyncio.gather(killer, return_exceptions=True)
-        return count, [*complaints, *always(bench)]
+        tally.complaints += always(bench)
+
+
+async def report(minutes: float, tally: Tally) -> None:
+    """Until cancelled."""
+    for minute in itertools.count(1):
+        await asyncio.sleep(60)
+        print(f"minute {minute} of {minutes:g}: {tally}", flush=True)
 
 
 async def soak(control_plane: ControlPlane, folder: Path, minutes: float) -> int:
-    until = time.monotonic() + minutes * 60
+    until, tally = time.monotonic() + minutes * 60, Tally()
+    reporting = asyncio.create_task(report(minutes, tally))
     async with ForkedOperators() as operators, Lab(control_plane, operators, folder) as lab:
-        results = await asyncio.gather(*(soak_one(lab, number, until) for number in range(RUNS)))
-    complaints = [line for _, found in results for line in found]
-    print(f"{sum(count for count, _ in results)} lives in {minutes:g} minutes, {len(complaints)} complaints")
-    for line in complaints:
+        await asyncio.gather(*(soak_one(lab, number, until, tally) for number in range(RUNS)))
+    reporting.cancel()
+    print(f"{minutes:g} minutes: {tally}")
+    for line in tally.complaints:
         print(f"  {line}")
-    return 1 if complaints else 0
+    return 1 if tally.complaints else 0
 
 
 def main() -> int:
