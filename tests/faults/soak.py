@@ -24,7 +24,7 @@ from faults import life
 from faults.campaign import always
 from faults.forked_operators import ForkedOperators
 from faults.lab import Bench, Lab
-from rig.cluster_access import component
+from rig.cluster_access import Body, component, eventually
 
 ROOT = Path(__file__).parents[2]
 RUNS = 3
@@ -45,10 +45,20 @@ async def lives(bench: Bench, until: float, tally: Tally) -> None:
     """One life after the other."""
     while time.monotonic() < until:
         await play_with_losses(bench)
-        claims = await bench.cluster.all("persistentvolumeclaims")
-        assert [component(each) for each in claims] == ["trainer"], "the claim with the checkpoint is kept, no other"
-        await bench.cluster.delete("persistentvolumeclaims", claims[0]["metadata"]["name"])
+        kept = await kept_claim(bench)
+        await bench.cluster.delete("persistentvolumeclaims", kept["metadata"]["name"])
         tally.lives += 1
+
+
+async def kept_claim(bench: Bench) -> Body:
+    """That of the checkpoint. Kubernetes removes the others a moment after the pods that used them."""
+
+    async def look() -> tuple[bool, list[Body]]:
+        claims = await bench.cluster.all("persistentvolumeclaims")
+        return [component(each) for each in claims] == ["trainer"], claims
+
+    (claim,) = await eventually("only the claim with the checkpoint is left", look, life.LIMIT_SECONDS)
+    return claim
 
 
 async def play_with_losses(bench: Bench) -> None:
