@@ -104,17 +104,21 @@ def history(situation: Situation) -> tuple[HistorySample, ...]:
     stored, report = situation.run.status.history, situation.progress
     if report is None:
         return stored
-    samples = {sample.step: sample for sample in (*stored, *report.history)}
+    samples = {sample.step: sample for sample in (*stored, *map(_sample, report.history))}
     if situation.has_read_checkpoint:  # a trainer that resumed from an earlier step makes the later ones again
         samples = {step: sample for step, sample in samples.items() if step <= report.step}
     if report.step and report.step >= max(samples, default=0):
-        samples[report.step] = HistorySample(
-            step=report.step,
-            reward_mean=_rounded(report.reward_mean),
-            loss=_rounded(report.loss),
-            percent_correct=_rounded(report.percent_correct),
-        )
+        samples[report.step] = _sample(report)
     return spread(samples.values())
+
+
+def _sample(reported: Progress | HistorySample) -> HistorySample:
+    return HistorySample(
+        step=reported.step,
+        reward_mean=_rounded(reported.reward_mean),
+        loss=_rounded(reported.loss),
+        percent_correct=_rounded(reported.percent_correct),
+    )
 
 
 def spread(samples: Iterable[HistorySample]) -> tuple[HistorySample, ...]:

@@ -137,6 +137,15 @@ def test_history_is_spread_over_the_run() -> None:
     assert max(gaps) - min(gaps) <= 2
 
 
+def test_earlier_steps_that_a_resumed_trainer_reports_have_four_digits_too() -> None:
+    world = running_world()
+    earlier = HistorySample(step=4, reward_mean=0.015625, loss=-0.06242779642343521)
+    world.advance(31)
+    world.make_progress(5, history=(earlier,), loss=-0.0123456)
+    world.settle()
+    assert [sample.loss for sample in world.now_status.history] == [-0.06243, -0.01235]
+
+
 def test_history_grown_step_by_step_stays_spread_and_bounded() -> None:
     kept: tuple[HistorySample, ...] = ()
     for step in range(1, 500):
