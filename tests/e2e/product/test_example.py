@@ -11,6 +11,8 @@ from e2e.product.page import PageWatch
 from e2e.product.runs import Runs, condition, letters
 from rig.pods import Pods
 
+STEPS = 120  # half as many again as the example has: a letter may be learnt late
+
 
 class Clock:
     """When lines of a `kubectl get --watch` first satisfied a condition, by this process's own clock."""
@@ -43,7 +45,7 @@ def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str, tm
     )
     run_clock = Clock(runs, "trainingruns", "-o=custom-columns=N:.metadata.name,P:.status.phase")
     applied = time.monotonic()
-    runs.kubectl.apply(letters("letters"))
+    runs.kubectl.apply(letters("letters", steps=STEPS))
     running = runs.wait_for_phase("letters", "Running", "Completed")
     assert running["status"]["observedGeneration"] == running["metadata"]["generation"]
 
@@ -52,8 +54,8 @@ def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str, tm
     run_clock.stop()
     status = done["status"]
     assert status["phase"] == "Completed", status["message"]
-    assert status["results"]["rewardMean"] > 0.8, "it learned; one letter of the eight may stay unknown for good"
-    assert status["results"]["step"] == 80
+    assert status["results"]["rewardMean"] > 0.8, status["history"]
+    assert status["results"]["step"] == STEPS
     assert status["history"][0]["rewardMean"] < 0.2
     assert len(status["history"]) <= 10
     assert condition(done, "Succeeded") == "True"
@@ -78,7 +80,7 @@ def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str, tm
 def _check_columns_and_events(runs: Runs) -> None:
     header, row = runs.kubectl.run("get", "tr", "letters").splitlines()
     assert header.split() == ["NAME", "PHASE", "READY", "STEP", "REWARD", "RESTARTS", "AGE", "MESSAGE"]
-    assert row.split()[:4] == ["letters", "Completed", "True", "80/80"]
+    assert row.split()[:4] == ["letters", "Completed", "True", f"{STEPS}/{STEPS}"]
     runs.wait("letters", "announced", lambda _: {"Running", "Completed"} <= _reasons_of_events(runs))
 
 
