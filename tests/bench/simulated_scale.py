@@ -37,7 +37,7 @@ SHARE = 0.35  # of a core, for each rank
 SOURCE = "measured on this machine"
 LOADS = (
     gang_run.Load(name="in turn", is_ragged=False, batches_in_flight=1, steps=6),
-    gang_run.Load(name="asynchronous", is_ragged=True, batches_in_flight=2, steps=10),
+    gang_run.Load(name="asynchronous", is_ragged=True, batches_in_flight=2, steps=30),
 )
 
 
