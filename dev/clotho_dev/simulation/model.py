@@ -113,8 +113,7 @@ class Simulation:
         """The requests of a group, each to the engine with the fewest sequences in flight."""
         group = Group(self._started, lengths, self._step, sum(lengths))
         size = self._inputs.work.answers_per_request or len(lengths)
-        for start in range(0, len(lengths), size):
-            request = lengths[start : start + size]
+        for request in _pieces(lengths, size):
             engine = self._route(len(request))
             group.version = min(group.version, engine.version)
             engine.advance(self._now)
@@ -299,5 +298,8 @@ def deal(groups: Sequence[Sequence[int]], prompt: int, ranks: int) -> list[int]:
 
 
 def _split(lengths: Sequence[int], cuts: int) -> list[Sequence[int]]:
-    size = math.ceil(len(lengths) / min(cuts, len(lengths)))
+    return _pieces(lengths, math.ceil(len(lengths) / min(cuts, len(lengths))))
+
+
+def _pieces(lengths: Sequence[int], size: int) -> list[Sequence[int]]:
     return [lengths[start : start + size] for start in range(0, len(lengths), size)]
