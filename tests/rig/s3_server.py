@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from clotho_dev.cluster.process import Component, Processes
+from clotho_dev.cluster.process import Component, Processes, in_network_of
 from clotho_dev.ports import free_port
 
 KEY, SECRET, BUCKET = "key", "secret", "runs"
@@ -34,9 +34,9 @@ def s3_server(folder: Path, host: str = "127.0.0.1", inside: int | None = None) 
     bucket = folder / "store" / BUCKET
     bucket.mkdir(parents=True)
     address = f"{host}:{free_port()}"
-    enter = [] if inside is None else ["nsenter", f"--net=/proc/{inside}/ns/net"]
     options = ["--addr", address, "--auth-key", f"{KEY},{SECRET}", "--config", os.devnull, "--dir-cache-time", "1s"]
-    argv = [*enter, shutil.which("rclone") or "rclone", "serve", "s3", *options, str(bucket.parent)]
+    rclone = shutil.which("rclone") or "rclone"
+    argv = [*in_network_of(inside), rclone, "serve", "s3", *options, str(bucket.parent)]
     processes = Processes(folder / "logs")
     log = processes.logs / "s3.log"
     try:

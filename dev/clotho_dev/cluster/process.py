@@ -102,6 +102,11 @@ class Processes:
         self.stop()
 
 
+def in_network_of(pid: int | None) -> list[str]:
+    """What precedes a command that runs in the network namespace of that process; None: of this one."""
+    return [] if pid is None else ["nsenter", f"--net=/proc/{pid}/ns/net"]
+
+
 def die_with_parent() -> None:
     """A killed parent must not leave components behind (Linux only; elsewhere only `stop` ends them)."""
     os.setpgid(0, 0)  # Ctrl-C in the terminal is the parent's to handle

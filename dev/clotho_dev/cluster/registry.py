@@ -12,7 +12,7 @@ import yaml
 
 from clotho_dev.cluster import binaries, gobuild
 from clotho_dev.cluster.control_plane import LOOPBACK
-from clotho_dev.cluster.process import Component, Processes
+from clotho_dev.cluster.process import Component, Processes, in_network_of
 from clotho_dev.ports import free_port
 
 VERSION = "3.1.2"  # as in dev/registry/go.mod
@@ -47,10 +47,9 @@ class Registry:
 
     def start(self, processes: Processes, *, inside: int | None = None) -> None:
         """`inside`: a process whose network namespace it serves, instead of this one's."""
-        enter = [] if inside is None else ["nsenter", f"--net=/proc/{inside}/ns/net"]
         name = "registry" if inside is None else "registry-inside"
         log = processes.logs / f"{name}.log"
-        argv = [*enter, str(self.program), "serve", str(self._write_config())]
+        argv = [*in_network_of(inside), str(self.program), "serve", str(self._write_config())]
         processes.start(Component(name, argv, lambda: f"listening on {self.host}" in log.read_text()))
         processes.wait_ready()
 
