@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from clotho_dev.cluster.embedded import process_inside
 from clotho_dev.cluster.kubectl import Kubectl
 from clotho_dev.cluster.target import Embedded
 from e2e.product.runs import Object, Runs, condition, letters, step_of
+from rig import cluster_access
 from rig.s3_server import BUCKET, KEY, SECRET, S3Server, s3_server
 
 STEPS = 4
@@ -28,8 +28,7 @@ def server(embedded: Embedded, kubectl: Kubectl, tmp_path: Path) -> Iterator[S3S
 
 def credentials(secret: str) -> Object:
     values = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": secret}
-    encoded = {name: base64.b64encode(value.encode()).decode() for name, value in values.items()}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "data": encoded}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}, "stringData": values}
 
 
 def copied_letters(name: str, server: S3Server, steps: int, resume_from: str = "") -> Object:
@@ -39,11 +38,6 @@ def copied_letters(name: str, server: S3Server, steps: int, resume_from: str = "
     if resume_from:
         run["spec"]["storage"]["resumeFrom"] = resume_from
     return run
-
-
-def message_of(run: Object, kind: str) -> str:
-    conditions = run.get("status", {}).get("conditions", [])
-    return str(next((each["message"] for each in conditions if each["type"] == kind), ""))
 
 
 def test_run_overcomes_a_bucket_that_refuses_and_one_that_is_full_and_is_continued_elsewhere(
@@ -57,14 +51,14 @@ def test_run_overcomes_a_bucket_that_refuses_and_one_that_is_full_and_is_continu
     server.limit_files_to(1024)
     runs.kubectl.apply(credentials(SECRET))
     full = runs.wait("copied", "without copies", lambda run: condition(run, "CheckpointsCopied") == "False")
-    assert "the store failed" in message_of(full, "CheckpointsCopied")
+    assert "the store failed" in cluster_access.condition(full, "CheckpointsCopied")["message"]
     runs.wait("copied", "delayed", lambda run: "waiting for the copy of its checkpoint" in run["status"]["message"])
     assert not list(server.folder.rglob("manifest.json"))
 
     server.make_room()
     done = runs.wait_for_phase("copied", "Completed", "Failed")
     assert done["status"]["phase"] == "Completed"
-    copied = message_of(done, "CheckpointsCopied")
+    copied = cluster_access.condition(done, "CheckpointsCopied")["message"]
     assert copied.startswith(f"Step {STEPS} is in s3://{BUCKET}/"), copied
 
     location = copied.removesuffix(".").split(" is in ")[1]

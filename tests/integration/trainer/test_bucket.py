@@ -168,7 +168,7 @@ def test_a_training_ends_with_its_weights_on_the_volume_when_the_bucket_is_full(
     assert damage(written, 2) is None
     assert re.search(r"was not copied to s3://runs/full/local/local-local: (bucket runs|the copy was not)", caplog.text)
     refused = re.compile(r"checkpoints are not copied, .*: bucket runs .*: the store")
-    wait_until("what the store said", lambda: refused.search(caplog.text) is not None)
+    wait_until("the refusal of the store in the log", lambda: refused.search(caplog.text) is not None)
     assert Bucket(settings_of(server), "runs", "full/local/local-local").steps() == []
 
 
