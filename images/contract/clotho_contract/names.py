@@ -21,6 +21,7 @@ CONFIG_VARIABLE: Final = "CLOTHO_CONFIG"
 DATA_VARIABLE: Final = "CLOTHO_DATA"
 CHECKPOINT_STEP_VARIABLE: Final = "CLOTHO_CHECKPOINT_STEP"  # of the last checkpoint that an earlier trainer reported
 ENVIRONMENT_VARIABLE: Final = "CLOTHO_ENVIRONMENT"  # which entry of `environments` this pod is
+CHECK_VARIABLE: Final = "CLOTHO_CHECK"  # set: `wait` checks the environment first; images that are older ignore it
 TOKENIZER_VARIABLE: Final = "CLOTHO_TOKENIZER"  # the tokenizer's folder, where it is not TOKENIZER_PATH
 REPLICA_VARIABLE: Final = "CLOTHO_REPLICA"  # which of several inference replicas a pod is, from 0
 PACKAGES_VARIABLE: Final = "CLOTHO_PACKAGES"  # the folder of this pod's requirements

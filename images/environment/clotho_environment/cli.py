@@ -20,6 +20,7 @@ from clotho_contract import description, logs, open_files, termination
 from clotho_contract.config import ConfigError, EnvironmentConfig, RunConfig
 from clotho_contract.entries import FORMS
 from clotho_contract.names import (
+    CHECK_VARIABLE,
     CONFIG_VARIABLE,
     ENVIRONMENT_STATUS_PORT,
     ENVIRONMENT_VARIABLE,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("clotho_environment")
 
 LENIENCE_SECONDS = 15.0  # for a deadline that is noticed a little late
+CHECK_SECONDS = 300.0  # to import the environment, which may load a dataset
 CLEANUP_SECONDS = 20.0  # after an interrupt; longer than a child gets to end
 INTERRUPTED = 130  # the exit code that shells use for it
 INTERRUPTION = Termination(reason="Stopped", message="interrupted")
@@ -116,7 +118,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     process.set_defaults(run=_process)
 
-    wait = commands.add_parser("wait", help="return when the run's API server, trainer and inference are ready")
+    wait = commands.add_parser(
+        "wait",
+        help="return when the run's API server, trainer and inference are ready",
+        description=f"With ${CHECK_VARIABLE} set, the environment is imported and its config validated first.",
+    )
     wait.add_argument("--config", type=Path, help=f"the run's config file (default ${CONFIG_VARIABLE})")
     wait.add_argument(
         "--tokenizer", type=Path, help=f"where to put it (default ${TOKENIZER_VARIABLE} or {TOKENIZER_PATH})"
@@ -212,10 +218,13 @@ def _make_groups(
 
 
 def _wait(options: argparse.Namespace, secrets: Secrets) -> Termination:
+    from clotho_environment.commands.describe import check_isolated
     from clotho_environment.commands.wait import wait
     from clotho_environment.pod.tokenizer import tokenizer_path
 
     run = run_config.load(options.config)
+    if os.environ.get(CHECK_VARIABLE) and (ending := _run(check_isolated(options.config, seconds=CHECK_SECONDS))):
+        return ending
     return _run(wait(run, secrets.token, options.tokenizer or tokenizer_path(), options.timeout))
 
 

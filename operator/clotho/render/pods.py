@@ -43,6 +43,7 @@ from clotho.render.outside import outside_mounts, outside_variables, outside_vol
 from clotho.render.settings import RenderSettings
 from clotho_contract.names import (
     API_SERVER_PORT,
+    CHECK_VARIABLE,
     CHECKPOINT_STEP_VARIABLE,
     CODE_PATH,
     CONFIG_PATH,
@@ -78,8 +79,6 @@ ENVIRONMENT_GRACE: Final = 30
 EXPORTER_GRACE: Final = 30
 MODELS_PATH: Final = "/models"
 _ACCEPTED_BY_INFERENCE: Final = (ENVIRONMENT_TOKEN_VARIABLE, OPERATOR_TOKEN_VARIABLE)
-# Before the wait: a misspelt class or setting ends the run while its trainer starts, not once it has loaded the model.
-_CHECK: Final = ["python", "-m", "clotho_environment", "describe", "--output=/dev/null", "--deadline=300"]
 _WITHOUT_GPUS: Final = resources("250m", "1Gi", {})
 _NETWORK_INTERFACE: Final = "eth0"  # of the pod's own network: left alone, NCCL and gloo may choose another
 
@@ -225,14 +224,6 @@ def environment_pod(
     ]
     mounts = [*_shared_mounts(), mount("work", str(TOKENIZER_PATH.parent))]
     code = code_volumes(environment.config_map_name)
-    wait = {
-        "name": "wait",
-        "image": image,
-        "command": ["python", "-m", "clotho_environment", "wait"],
-        "env": variables,
-        "resources": resources("50m", "128Mi", {"memory": "512Mi"}),
-        "volumeMounts": mounts,
-    }
     code_container = {
         "image": image,
         "env": [*variables, *needs.variables(needed, image, settings)],
@@ -251,10 +242,16 @@ def environment_pod(
         "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
         **probes(ENVIRONMENT_STATUS_PORT),
     }
-    check = [{"name": "check", "command": _CHECK, **code_container}] if _can_be_checked(environment) else []
+    wait = {"name": "wait", "command": ["python", "-m", "clotho_environment", "wait"]}
+    if _can_be_checked(environment):
+        wait |= code_container
+        wait["env"] = [*code_container["env"], value(CHECK_VARIABLE, "1")]
+    else:
+        few = resources("50m", "128Mi", {"memory": "512Mi"})
+        wait |= {"image": image, "env": variables, "resources": few, "volumeMounts": mounts}
     spec = {
         "terminationGracePeriodSeconds": ENVIRONMENT_GRACE,
-        "initContainers": [*needs.init_containers(needed, image, settings), *check, wait],
+        "initContainers": [*needs.init_containers(needed, image, settings), wait],
         "containers": [main],
         "volumes": [*_shared_volumes(run), scratch("work", "1Gi"), *needs.volumes(needed, settings), *code],
     }

@@ -1,7 +1,9 @@
-"""`describe --serve` as the pod runs it: a valid file is described, a hostile one is reported as an error."""
+"""`describe --serve` and `wait` as pods run them: a valid file is described, a hostile one is reported as an error."""
 
 import asyncio
 import os
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -162,16 +164,32 @@ async def test_stopped_while_importing(tmp_path):
         ),
     ],
 )
-async def test_describing_the_environment_of_a_run_finds_what_serving_it_would_refuse(
-    tmp_path, entry, config, expected
-):
-    nowhere = f"http://127.0.0.1:{free_port()}"
-    write_run(tmp_path, api_server=nowhere, inference=nowhere, entry=entry, **config)
-    async with command(tmp_path, "describe", "--output", os.devnull) as running:
-        code = await running.wait()
-    ending = running.termination_message
+async def test_what_serving_the_environment_would_refuse_is_found_before_the_wait(tmp_path, entry, config, expected):
+    ending = await waited_for_nothing(tmp_path, entry, **config)
     if not expected:
-        assert (code, ending["reason"]) == (0, "Finished"), running.log
+        assert ending["reason"] == "DependencyUnavailable", "it was checked, and then there was nothing to wait for"
     else:
-        assert (code, ending["reason"]) == (1, "InvalidConfig")
+        assert ending["reason"] == "InvalidConfig"
         assert ending["message"].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("import os; os._exit(3)", "the environment exited with code 3 during its import"),
+        ("import os; assert 'CLOTHO_TOKEN' in os.environ, 'no token'", "no token"),
+    ],
+)
+async def test_an_import_that_fails_ends_the_wait_with_its_reason(tmp_path, text, complaint):
+    (tmp_path / "mine.py").write_text(text)
+    ending = await waited_for_nothing(tmp_path, str(tmp_path / "mine.py"))
+    assert ending["reason"] != "DependencyUnavailable"
+    assert complaint in ending["message"]
+
+
+async def waited_for_nothing(folder: Path, entry: str, **config: Any) -> dict[str, Any]:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    write_run(folder, api_server=nowhere, inference=nowhere, entry=entry, **config)
+    async with command(folder, "wait", "--timeout", "0.1", variables={"CLOTHO_CHECK": "1"}) as running:
+        assert await running.wait() == 1
+    return running.termination_message

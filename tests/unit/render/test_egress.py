@@ -154,9 +154,9 @@ def test_requirements_need_egress() -> None:
 def test_requirements_are_installed_without_secrets_and_read_only_afterwards(claim: str) -> None:
     needs = {"requirements": [LINE], "egress": [JUDGE], "cacheClaimName": claim, "secretName": "keys"}
     spec = pod(rendered(needs))["spec"]
-    install, check, wait = spec["initContainers"]
+    install, wait = spec["initContainers"]
     (main,) = spec["containers"]
-    assert (install["name"], check["name"], wait["name"]) == ("packages", "check", "wait")
+    assert (install["name"], wait["name"]) == ("packages", "wait")
     assert "envFrom" not in install
     assert not any("valueFrom" in each for each in install["env"])
     assert variables(install)["CLOTHO_REQUIREMENTS"] == LINE

@@ -299,9 +299,11 @@ def test_a_template_of_any_shape_renders_a_restricted_pod_or_is_refused(template
 def test_an_environment_is_checked_before_it_waits_unless_only_running_it_can_show(environment, is_checked) -> None:
     run = run_of(CASES["smallest"] | {"environments": [environment]})
     spec = pods.environment_pod(run, run.spec.environments[0], 0, SETTINGS, restarts=0)["spec"]
-    init = {each["name"]: each for each in spec["initContainers"]}
-    assert list(init) == (["check", "wait"] if is_checked else ["wait"])
+    (wait,) = spec["initContainers"]
+    check = {"name": "CLOTHO_CHECK", "value": "1"}
+    assert (check in wait["env"]) == is_checked
     if is_checked:
         (main_container,) = spec["containers"]
-        same = ("image", "env", "volumeMounts")
-        assert [init["check"][key] for key in same] == [main_container[key] for key in same]
+        assert [each for each in wait["env"] if each != check] == main_container["env"]
+        same = ("image", "volumeMounts")
+        assert [wait[key] for key in same] == [main_container[key] for key in same]

@@ -1,6 +1,7 @@
 """`describe`: the config fields of an environment, for the catalogue and for validation."""
 
 import asyncio
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -59,6 +60,21 @@ async def describe_isolated(entry: str, *, seconds: float) -> Description | Term
         if outcome.code is None:
             return _failed(f"{entry} could not be imported within {seconds:g} s; {outcome.last_output}")
         return _failed(f"{entry} exited with code {outcome.code} during its import; {outcome.last_output}")
+
+
+async def check_isolated(config: Path | None, *, seconds: float) -> Termination | None:
+    """Whether the run's environment can be made: None, or why not. Its child has the pod's output, and no tokens."""
+    with tempfile.TemporaryDirectory(prefix="check-") as folder:
+        ending_path = Path(folder, "termination.json")
+        command = [sys.executable, "-m", "clotho_environment", "describe"]
+        command += ["--output", os.devnull, "--deadline", f"{seconds:g}", *(["--config", str(config)] if config else [])]
+        child = await asyncio.create_subprocess_exec(
+            *command, env={**os.environ, TERMINATION_MESSAGE_VARIABLE: str(ending_path)}
+        )
+        code = await child.wait()
+        if code == 0:
+            return None
+        return _read_ending(ending_path) or _failed(f"the environment exited with code {code} during its import")
 
 
 def read_report(path: Path) -> bytes:

@@ -97,7 +97,7 @@ def test_pods_use_the_environments_settings_overridden_by_the_run() -> None:
     assert {"name": "code", "mountPath": "/environment", "readOnly": True} in main["volumeMounts"]
     assert pod["spec"]["nodeSelector"] == {"disk": "ssd"}
     assert pod["spec"]["priorityClassName"] == "high"
-    assert [each["name"] for each in pod["spec"]["initContainers"] if "envFrom" in each] == ["check"]
+    assert [each["name"] for each in pod["spec"]["initContainers"] if "envFrom" in each] == ["wait"]
     (resolved,) = world.now_status.resolved
     assert resolved.config == {"letters": "xyz", "group_size": 4}
     assert resolved.entry == "letters:Letters"
