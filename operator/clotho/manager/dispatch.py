@@ -21,6 +21,7 @@ class Result(Struct, frozen=True, kw_only=True):
 
     requeue: bool = False  # at once
     requeue_after: float | None = None  # seconds
+    urgency: Urgency = Urgency.CHANGED  # once they have passed
     is_gone: bool = False  # there is nothing of this key any more
 
 
@@ -109,7 +110,7 @@ class Dispatcher(Generic[K]):
     def _requeue(self, key: K, result: Result, now: float) -> None:
         if result.is_gone:
             self.queue.forget(key)
-        self.queue.done(key, None if result.requeue_after is None else now + result.requeue_after)
+        self.queue.done(key, None if result.requeue_after is None else now + result.requeue_after, result.urgency)
         if result.requeue:
             self.queue.add(key, now)
 

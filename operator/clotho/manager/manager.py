@@ -225,8 +225,16 @@ class Manager:
             self.observer.forget(key)
             if key.kind == KIND:
                 self.observer.admissions.reconcile_queued(key.namespace)
-        is_new = owner is not None and owner.status.observed_generation < 0
-        self.reconciles.add(key, Urgency.NEW if is_new else Urgency.CHANGED)
+        self.reconciles.add(key, self._urgency(key))
+
+    def _urgency(self, key: Key) -> Urgency:
+        """Under a burst it matters more that runs start than that their first status says so before they are ready."""
+        owner = self.store.find(key)
+        if owner is None or owner.status.observed_generation >= 0:
+            return Urgency.CHANGED
+        pods = self.store.pods_of(key, owner.metadata.uid)
+        has_news = bool(pods) and (all(pod.is_ready for pod in pods) or any(pod.has_ended for pod in pods))
+        return Urgency.CHANGED if has_news else Urgency.NEW
 
     async def _reconcile(self, key: Key) -> Result:
         result = await self.reconciler.reconcile(key)

@@ -18,6 +18,9 @@ class Urgency(IntEnum):
     REFRESH = 900
 
 
+_NO_WAKE = (float("inf"), Urgency.CHANGED)
+
+
 class Backoff:
     """Exponential with full jitter: a thousand failing runs do not come back in the same instant."""
 
@@ -41,7 +44,7 @@ class Queue(Generic[K]):
         self._running: set[K] = set()
         self._again: dict[K, tuple[float, float]] = {}  # changed while running: (rank, since)
         self._wakes: list[tuple[float, int, K]] = []
-        self._wake_at: dict[K, float] = {}
+        self._wake_at: dict[K, tuple[float, Urgency]] = {}
         self._hold_until: dict[K, float] = {}
         self._failures: dict[K, int] = {}
 
@@ -49,7 +52,8 @@ class Queue(Generic[K]):
         """Reconcile the key as soon as possible; one on hold waits until its hold is over."""
         hold = self._hold_until.get(key, 0.0)
         if hold > now:
-            self.wake(key, min(hold, self._wake_at.get(key, hold)))
+            known_wake = self._wake_at.get(key)
+            self.wake(key, min(hold, known_wake[0]) if known_wake else hold)
             return
         rank = now + urgency
         if key in self._running:
@@ -60,9 +64,9 @@ class Queue(Generic[K]):
             self._since.setdefault(key, now)
             heapq.heappush(self._ready, (rank, next(self._order), key))
 
-    def wake(self, key: K, at: float) -> None:
+    def wake(self, key: K, at: float, urgency: Urgency = Urgency.CHANGED) -> None:
         """Reconcile the key at this time, whatever happens until then; the last call counts."""
-        self._wake_at[key] = at
+        self._wake_at[key] = (at, urgency)
         heapq.heappush(self._wakes, (at, next(self._order), key))
 
     def pop(self, now: float) -> K | None:
@@ -80,24 +84,25 @@ class Queue(Generic[K]):
     def _ring(self, now: float) -> None:
         while self._wakes and self._wakes[0][0] <= now:
             at, _, key = heapq.heappop(self._wakes)
-            if self._wake_at.get(key) == at:
+            due, urgency = self._wake_at.get(key, _NO_WAKE)
+            if due == at:
                 del self._wake_at[key]
                 self._hold_until.pop(key, None)
-                self.add(key, now)
+                self.add(key, now, urgency)
 
     def next_wake(self) -> float | None:
-        while self._wakes and self._wake_at.get(self._wakes[0][2]) != self._wakes[0][0]:
+        while self._wakes and self._wake_at.get(self._wakes[0][2], _NO_WAKE)[0] != self._wakes[0][0]:
             heapq.heappop(self._wakes)
         return self._wakes[0][0] if self._wakes else None
 
-    def done(self, key: K, wake_at: float | None = None) -> None:
+    def done(self, key: K, wake_at: float | None = None, urgency: Urgency = Urgency.CHANGED) -> None:
         """The reconcile succeeded; without a wake-up time only a change brings the key back."""
         self._failures.pop(key, None)
         self._hold_until.pop(key, None)
         if wake_at is None:
             self._wake_at.pop(key, None)
         else:
-            self.wake(key, wake_at)
+            self.wake(key, wake_at, urgency)
         self._finish(key)
 
     def failed(self, key: K, now: float, retry_after: float | None = None) -> float:
@@ -113,8 +118,9 @@ class Queue(Generic[K]):
 
     def forget(self, key: K) -> None:
         """The object is gone: nothing about it stays in memory."""
-        for times in (self._rank, self._since, self._wake_at, self._hold_until):
+        for times in (self._rank, self._since, self._hold_until):
             times.pop(key, None)
+        self._wake_at.pop(key, None)
         self._again.pop(key, None)
         self._failures.pop(key, None)
 

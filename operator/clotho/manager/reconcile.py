@@ -19,6 +19,7 @@ from clotho.cluster.steering import Steering
 from clotho.cluster.store import AnyOwner, Store, key_of
 from clotho.manager.dispatch import Result, log_failure
 from clotho.manager.metrics import Metrics
+from clotho.manager.queue import Urgency
 from clotho.plan.environments import plan_environment
 from clotho.plan.inference_tests import plan_test
 from clotho.plan.model import RESTARTING, STALLED, Apply, Create, Event, Plan, Validate
@@ -55,7 +56,7 @@ class Reconciler:
                 self._steering.forget(key)
                 self._keeper.forget(key)
                 return Result(is_gone=True)
-            return _result(await self._plan(key, owner))
+            return await self._plan(key, owner)
         except NotLeader:
             return Result()
         finally:
@@ -84,7 +85,7 @@ class Reconciler:
         else:
             log_failure(key, error, delay)
 
-    async def _plan(self, key: Key, owner: AnyOwner) -> Plan[Any]:
+    async def _plan(self, key: Key, owner: AnyOwner) -> Result:
         """Plan and carry out; each kind has its own observation and its own planner, the rest is the same."""
         match owner:
             case Environment() | UnreadableEnvironment():
@@ -93,12 +94,12 @@ class Reconciler:
                 await self._carry_out(owner, described)
                 if described.status is not None:
                     self._store.announce_to_users(owner.metadata)
-                return described
+                return _result(described)
             case InferenceTest() | UnreadableTest():
                 trial = await self._observer.observe_test(key, owner)
                 tested = plan_test(owner, trial, datetime.now(UTC), self._settings)
                 await self._carry_out(owner, tested)
-                return tested
+                return _result(tested)
         observed = await self._observer.observe(key, owner)
         planned = plan(owner, observed, datetime.now(UTC), self._settings)
         if isinstance(owner, TrainingRun):
@@ -108,7 +109,7 @@ class Reconciler:
             await self._carry_out(owner, planned)
         if planned.set_steps is not None:
             self._steering.send(key, planned.set_steps)
-        return planned
+        return _result(planned, has_pods=bool(observed.pods))
 
     async def _carry_out(self, owner: AnyOwner, planned: Plan[Any]) -> None:
         """Actions and status rest on the same stored status, so they may go out together; events follow the status."""
@@ -146,12 +147,16 @@ class Reconciler:
                 self._metrics.startup.observe(max(0.0, (ready - created).total_seconds()))
 
 
-def _result(planned: Plan[Any]) -> Result:
+def _result(planned: Plan[Any], *, has_pods: bool = True) -> Result:
     """Planned again at once after a status write, a dry run, and a write to the Secret: it may void tokens of pods."""
     wake_at = planned.wake_at
     after = None if wake_at is None else max(0.0, (wake_at - datetime.now(UTC)).total_seconds())
     changes_the_plan = any(
-        isinstance(action, Validate) or (isinstance(action, Create | Apply) and action.key.kind == "Secret")
+        isinstance(action, Validate) or (has_pods and isinstance(action, Create | Apply) and action.key.kind == "Secret")
         for action in planned.actions
     )
-    return Result(requeue=planned.status is not None or changes_the_plan, requeue_after=after)
+    return Result(
+        requeue=planned.status is not None or changes_the_plan,
+        requeue_after=after,
+        urgency=Urgency.NEW if planned.can_wait else Urgency.CHANGED,
+    )

@@ -223,3 +223,4 @@ class Plan(Struct, Generic[Status], frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     set_steps: SetSteps | None = None
     wake_at: datetime | None = None
+    can_wait: bool = False  # the wake-up is for a status that is not urgent: new runs may start first

@@ -1,8 +1,10 @@
 """The operator as a whole, without a cluster: what changes when this replica leads no more, and when it leads again."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -139,3 +141,32 @@ async def test_runs_removed_under_another_leader_keep_their_claims() -> None:
         assert RUN in manager.store.removed_runs
         manager._leadership_changed(True)
         assert manager.store.removed_runs == {}
+
+
+def ready(component: str) -> dict[str, Any]:
+    pod = pod_body(component)
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("status", "pods", "overtakes"),
+    [
+        ({}, [], False),
+        ({}, [ready("api-server"), pod_body("trainer", phase="Pending")], False),
+        ({}, [ready("api-server"), ready("trainer")], True),
+        ({}, [ready("api-server"), pod_body("trainer", phase="Failed")], True),
+        ({"observedGeneration": 1}, [pod_body("trainer", phase="Pending")], True),
+    ],
+    ids=["without pods", "starting", "all pods ready", "a pod failed", "with a status"],
+)
+async def test_a_change_overtakes_new_runs_once_there_is_something_to_say(status, pods, overtakes) -> None:
+    async with idle_manager() as manager:
+        new = run_body()
+        new["metadata"] |= {"name": "new", "uid": "uid-new"}
+        manager.store.handle_event("TrainingRun", False, new)
+        for pod in pods:
+            manager.store.take_in("Pod", pod)
+        manager.store.handle_event("TrainingRun", False, run_body(status=status))
+        first = manager.reconciles.queue.pop(time.monotonic())
+        assert first == (RUN if overtakes else Key("ns", "new"))

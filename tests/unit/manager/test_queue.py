@@ -71,6 +71,16 @@ def test_a_wake_up_is_delivered_when_due_and_can_be_replaced() -> None:
     assert (work.next_wake(), work.pop(100.0)) == (None, None)
 
 
+def test_a_wake_up_that_is_not_urgent_comes_after_new_runs_that_were_there_before() -> None:
+    work = queue()
+    work.add("started", 0.0)
+    work.pop(0.0)
+    work.done("started", wake_at=3.0, urgency=Urgency.NEW)
+    work.add("new", 2.0, Urgency.NEW)
+    work.add("changed", 4.0)
+    assert drain(work, 4.0) == ["changed", "new", "started"]
+
+
 def test_failures_back_off_even_when_the_object_changes() -> None:
     work = queue()
     work.add("a", 0.0)
@@ -135,7 +145,7 @@ def test_every_key_that_was_added_is_worked_on_after_its_last_change(history: li
             work.add(key, now, urgency)
             owed.add(key)
         elif what == "wake":
-            work.wake(key, now + 1.0)
+            work.wake(key, now + 1.0, urgency)
         elif what == "pop" and (popped := work.pop(now)) is not None:
             assert popped not in running
             running.add(popped)

@@ -251,7 +251,8 @@ def _with_status(situation: Situation, decision: Decision, status: TrainingRunSt
     due = write_time(situation, status)
     if due is None or due > situation.now:
         wake_at = earliest([decision.wake_at, due])
-        return Plan(actions=decision.actions, set_steps=decision.set_steps, wake_at=wake_at)
+        can_wait = wake_at != decision.wake_at
+        return Plan(actions=decision.actions, set_steps=decision.set_steps, wake_at=wake_at, can_wait=can_wait)
     return Plan(
         actions=decision.actions,
         status=msgspec.structs.replace(status, written_at=situation.moment),

@@ -51,6 +51,13 @@ def test_progress_is_written_at_most_every_thirty_seconds() -> None:
     assert world.now_status.message == f"Training: step {reached}/100."
 
 
+@pytest.mark.parametrize(("limits", "can_wait"), [({}, True), ({"deadlineSeconds": 10}, False)])
+def test_new_runs_may_start_before_progress_is_written_but_not_before_a_deadline(limits, can_wait) -> None:
+    world = running_world(**limits)
+    world.make_progress(1)
+    assert world.plan().can_wait is can_wait
+
+
 def test_evaluations_reach_the_status_and_stay_there() -> None:
     world = running_world()
     found = EvaluationSummary(environment="letters", figure="accuracy", step=5, value=0.5, best_step=5, best=0.5)
