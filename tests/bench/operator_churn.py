@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import uvloop
-from operator_scale import Usage, bench_run, say, until_leading, with_answering_pods
-from pretended_nodes import cluster_with_nodes, end_deleted_pods
+from operator_scale import CREATORS, Usage, bench_run, say, until_leading, with_answering_pods
+from pretended_nodes import WatchEvent, cluster_with_nodes, end_deleted_pods, watch
 
 from clotho.cluster.outcomes import ApiError, NotFound
 from rig.cluster_access import ClusterAccess, eventually
 from rig.operator_process import OperatorProcess, has_traceback
 
 IN_FLIGHT = 64
-SETTLE_LIMIT_SECONDS = 300.0
+SETTLE_LIMIT_SECONDS = 300.0  # and
+SECONDS_A_RUN = 0.2  # for each one
 SHARES = {"annotate": 20, "scale": 10, "delete_pod": 10, "create": 5, "delete": 5}
 
 
@@ -47,6 +48,15 @@ class Population:
         self._scaling: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._made = 0
         self.done: Counter[str] = Counter()
+
+    async def create_standing(self) -> None:
+        names = iter(list(self.wanted))
+
+        async def creator() -> None:
+            for name in names:
+                await self._access.client.create(self._access.folder("trainingruns"), patient_run(name), dict[str, Any])
+
+        await asyncio.gather(*(creator() for _ in range(CREATORS)))
 
     async def change(self) -> None:
         kind = self._random.choices(list(SHARES), weights=list(SHARES.values()))[0]
@@ -101,26 +111,43 @@ class Population:
         "delete": _delete,
     }
 
-    async def until_settled(self) -> None:
+    async def until_settled(self, seen: "Seen") -> None:
         """Every run is Running with the pods that it was last given, and nothing is left of those that were deleted."""
 
         async def look() -> tuple[bool, list[str]]:
-            runs = {run["metadata"]["name"]: run for run in await self._access.all("trainingruns")}
-            pods = Counter(
-                pod["metadata"]["labels"]["clotho.dev/run"]
-                for pod in await self._access.all("pods")
-                if "deletionTimestamp" not in pod["metadata"]
-            )
-            wrong = [name for name in runs.keys() | pods.keys() if name not in self.wanted]
+            pods = Counter(seen.pods.values())
+            wrong = [name for name in seen.phases.keys() | pods.keys() if name not in self.wanted]
             wrong += [
                 name
                 for name, replicas in self.wanted.items()
-                if runs[name].get("status", {}).get("phase") != "Running" or pods[name] != 2 + replicas
+                if seen.phases.get(name) != "Running" or pods[name] != 2 + replicas
             ]
             await asyncio.sleep(0.5)
             return not wrong, wrong[:10]
 
-        await eventually("settled", look, SETTLE_LIMIT_SECONDS)
+        await eventually("settled", look, SETTLE_LIMIT_SECONDS + SECONDS_A_RUN * len(self.wanted))
+
+
+class Seen:
+    """Phases of runs and runs of pods, as watches report them: listing thousands would be work for the API server."""
+
+    def __init__(self) -> None:
+        self.phases: dict[str, str] = {}
+        self.pods: dict[str, str] = {}
+
+    def run_event(self, event: WatchEvent, _: float) -> None:
+        name = event.object.metadata.name
+        if event.type == "DELETED":
+            self.phases.pop(name, None)
+        else:
+            self.phases[name] = event.object.status.phase
+
+    def pod_event(self, event: WatchEvent, _: float) -> None:
+        metadata = event.object.metadata
+        if event.type == "DELETED" or metadata.deletion_timestamp:
+            self.pods.pop(metadata.name, None)
+        else:
+            self.pods[metadata.name] = metadata.labels["clotho.dev/run"]
 
 
 async def churn(population: Population, rate: float, seconds: float) -> float:
@@ -155,8 +182,13 @@ async def kill_leader(leader: OperatorProcess, follower: OperatorProcess, after:
 
 async def measure(runs: int, rate: float, seconds: float, folder: Path) -> dict[str, float]:
     async with cluster_with_nodes(folder) as (plane, access), AsyncExitStack() as replicas:
-        ends = asyncio.create_task(end_deleted_pods(access, plane.kubeconfig))
-        replicas.callback(ends.cancel)
+        seen = Seen()
+        for follow in (
+            end_deleted_pods(access, plane.kubeconfig),
+            watch(access, plane.kubeconfig, "pods", seen.pod_event),
+            watch(access, plane.kubeconfig, "trainingruns", seen.run_event),
+        ):
+            replicas.callback(asyncio.create_task(follow).cancel)
         operators = []
         for name in ("first", "second"):
             settings = {"CLOTHO_LEASE_IDENTITY": name}
@@ -166,9 +198,9 @@ async def measure(runs: int, rate: float, seconds: float, folder: Path) -> dict[
                 await until_leading(process)
         first, second = operators
         population = Population(access, runs)
-        for name in population.wanted:
-            await access.client.create(access.folder("trainingruns"), patient_run(name), dict[str, Any])
-        await population.until_settled()
+        await population.create_standing()
+        say(f"{runs} runs applied")
+        await population.until_settled(seen)
         before = Usage(second.pid).resident_mib()
         say(
             f"{runs} runs stand; {rate:g} changes a second for {seconds:g} s, the leader is killed after half of it ..."
@@ -179,7 +211,7 @@ async def measure(runs: int, rate: float, seconds: float, folder: Path) -> dict[
             churn(population, rate, seconds), kill_leader(first, second, seconds / 2)
         )
         ended = time.monotonic()
-        await population.until_settled()
+        await population.until_settled(seen)
         figures = {
             "runs": float(runs),
             "changes_per_s": made,
