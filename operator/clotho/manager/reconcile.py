@@ -151,12 +151,12 @@ def _result(planned: Plan[Any], *, has_pods: bool = True) -> Result:
     """Planned again at once after a status write, a dry run, and a write to the Secret: it may void tokens of pods."""
     wake_at = planned.wake_at
     after = None if wake_at is None else max(0.0, (wake_at - datetime.now(UTC)).total_seconds())
-    changes_the_plan = any(
-        isinstance(action, Validate) or (has_pods and isinstance(action, Create | Apply) and action.key.kind == "Secret")
-        for action in planned.actions
+    was_dry_run = any(isinstance(action, Validate) for action in planned.actions)
+    writes_secret = any(
+        isinstance(action, Create | Apply) and action.key.kind == "Secret" for action in planned.actions
     )
     return Result(
-        requeue=planned.status is not None or changes_the_plan,
+        requeue=planned.status is not None or was_dry_run or (writes_secret and has_pods),
         requeue_after=after,
         urgency=Urgency.NEW if planned.can_wait else Urgency.CHANGED,
     )

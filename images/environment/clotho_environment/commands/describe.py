@@ -67,7 +67,8 @@ async def check_isolated(config: Path | None, *, seconds: float) -> Termination 
     with tempfile.TemporaryDirectory(prefix="check-") as folder:
         ending_path = Path(folder, "termination.json")
         command = [sys.executable, "-m", "clotho_environment", "describe"]
-        command += ["--output", os.devnull, "--deadline", f"{seconds:g}", *(["--config", str(config)] if config else [])]
+        command += ["--output", os.devnull, "--deadline", f"{seconds:g}"]
+        command += ["--config", str(config)] if config else []
         child = await asyncio.create_subprocess_exec(
             *command, env={**os.environ, TERMINATION_MESSAGE_VARIABLE: str(ending_path)}
         )
