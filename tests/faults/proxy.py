@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -146,11 +146,11 @@ class FaultProxy:
         watch.flows.set()
         self.watches.add(watch)
         try:
-            async for chunk in upstream.content.iter_any():
+            async for events in _whole_lines(upstream):
                 await watch.flows.wait()
                 if plural in self.held:
                     await self._flow[plural].wait()
-                await watch.response.write(chunk)
+                await watch.response.write(events)
             await watch.response.write_eof()
         except (aiohttp.ClientConnectionError, ConnectionResetError):
             pass  # the fault, or the operator, ended it
@@ -167,6 +167,15 @@ class FaultProxy:
             headers=headers | self._credentials.headers(),
             timeout=aiohttp.ClientTimeout(total=None),
         )
+
+
+async def _whole_lines(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """So that what a fault writes into the watch stands between two events."""
+    rest = b""
+    async for chunk in upstream.content.iter_any():
+        lines, newline, rest = (rest + chunk).rpartition(b"\n")
+        if newline:
+            yield lines + newline
 
 
 async def _prepared(request: web.Request, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
