@@ -115,6 +115,18 @@ class Writer:
             raise Undecodable(f"update {path}/status", "the answer cannot be decoded")
         return cast(AnyOwner, written)
 
+    async def check_is_current(self, owner: AnyOwner) -> None:
+        """Raises a conflict where the owner is not as it was planned with; the cache has the newer one then."""
+        metadata, kind = owner.metadata, owner.kind
+        action = f"get {kind} {metadata.name}"
+        try:
+            found = await self._client.get(RESOURCES[kind].path(metadata.namespace, metadata.name), Body)
+        except NotFound as error:
+            raise Conflict(action, "it is gone", 409) from error
+        if found["metadata"]["resourceVersion"] != metadata.resource_version:
+            self._store.take_in(kind, found)
+            raise Conflict(action, "it has changed since it was planned", 409)
+
     async def settle(self, key: Key) -> None:
         """Find out how writes ended whose answer was lost; raises when that cannot be known yet."""
         for item in tuple(self._unknown.get(key, ())):

@@ -22,7 +22,7 @@ from clotho.manager.metrics import Metrics
 from clotho.manager.queue import Urgency
 from clotho.plan.environments import plan_environment
 from clotho.plan.inference_tests import plan_test
-from clotho.plan.model import RESTARTING, STALLED, Apply, Create, Event, Plan, Validate
+from clotho.plan.model import RESTARTING, STALLED, Action, Apply, Create, Event, Plan, Validate
 from clotho.plan.run.deletion import plan_removal
 from clotho.plan.run.plan import plan
 from clotho.plan.settings import PlanSettings
@@ -112,7 +112,12 @@ class Reconciler:
         return _result(planned, has_pods=bool(observed.pods))
 
     async def _carry_out(self, owner: AnyOwner, planned: Plan[Any]) -> None:
-        """Actions and status rest on the same stored status, so they may go out together; events follow the status."""
+        """Actions and status rest on the same stored status, so they may go out together; events follow the status.
+
+        The cache may be old. A status write would fail then, but pods would be made for a run that has ended.
+        """
+        if _makes_pods_again(planned.actions):
+            await self._writer.check_is_current(owner)
         actions = self._writer.carry_out(owner, planned.actions)
         if planned.status is None:
             await actions
@@ -145,6 +150,12 @@ class Reconciler:
             created, ready = after.metadata.creation_timestamp, after.status.running_time
             if created is not None and ready is not None:
                 self._metrics.startup.observe(max(0.0, (ready - created).total_seconds()))
+
+
+def _makes_pods_again(actions: Sequence[Action]) -> bool:
+    """Of an owner that is not new: a new run gets its Secret with its first pods."""
+    made = {action.key.kind for action in actions if isinstance(action, Create)}
+    return "Pod" in made and "Secret" not in made
 
 
 def _result(planned: Plan[Any], *, has_pods: bool = True) -> Result:
