@@ -21,6 +21,8 @@ class Sight(NamedTuple):
     keys: torch.Tensor  # of all parts, one after the other: which tokens
     query_ends: torch.Tensor  # of each part, beginning with 0
     key_ends: torch.Tensor
+    copies: torch.Tensor  # the places in `keys` of the first token, then those of the second, and so on
+    copy_ends: torch.Tensor  # of each token, beginning with 0: where its own end
     longest: torch.Tensor  # queries and keys of any part; on the host
 
 
@@ -68,10 +70,14 @@ def packed(ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int) -> Pac
         return torch.from_numpy(array).to(ids.device, kind)
 
     longest = [int(np.diff(ends).max()) for ends in (queries, seen_keys)]
+    every_key = np.concatenate(keys)
+    copies = every_key.argsort(kind="stable")
     sight = Sight(
-        keys=there(np.concatenate(keys)),
+        keys=there(every_key),
         query_ends=there(np.asarray(queries), torch.int32),
         key_ends=there(np.asarray(seen_keys), torch.int32),
+        copies=there(copies),
+        copy_ends=there(np.searchsorted(every_key[copies], np.arange(total + 1))),
         longest=torch.tensor(longest),
     )
     return Packed(
@@ -91,7 +97,7 @@ def hidden_states(core: Any, batch: Packed) -> torch.Tensor:
     hidden.requires_grad_(torch.is_grad_enabled())  # as before every other layer: one compiled program serves them all
     rotation = core.rotary_emb(hidden, positions)
     _expect_any_length(hidden, positions, *rotation, dimension=1)
-    _expect_any_length(batch.sight.keys, batch.sight.query_ends, batch.sight.key_ends, dimension=0)
+    _expect_any_length(*batch.sight[:-1], dimension=0)
     for layer in core.layers:
         hidden = layer(
             hidden, attention_mask=None, position_ids=positions, position_embeddings=rotation, sight=batch.sight
@@ -111,7 +117,7 @@ def _expect_any_length(*tensors: torch.Tensor, dimension: int) -> None:
         torch._dynamo.maybe_mark_dynamic(tensor, dimension)
 
 
-def _attention(
+def attend(
     module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -163,7 +169,7 @@ def _attend(
     scaling: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One operation for the compiler, so that lengths stay data; prompts' keys are copied here and nowhere kept."""
-    keys, query_ends, key_ends, longest = sight
+    keys, query_ends, key_ends, *_, longest = sight
     most_queries, most_keys = longest.tolist()
     out, sizes, *_ = torch.ops.aten._flash_attention_forward(
         query,
@@ -197,7 +203,9 @@ def _attend_backward(
     sight: list[torch.Tensor],
     scaling: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    keys, query_ends, key_ends, longest = sight
+    from clotho_trainer.training.local import packing_kernels
+
+    keys, query_ends, key_ends, copies, copy_ends, longest = sight
     most_queries, most_keys = longest.tolist()
     nothing = torch.zeros((), dtype=torch.int64, device=query.device)  # seeds of a dropout that there is not
     to_query, *to_copies = torch.ops.aten._flash_attention_backward(
@@ -217,10 +225,7 @@ def _attend_backward(
         nothing,
         scale=scaling,
     )
-    to_key, to_value = (
-        torch.zeros_like(key, dtype=torch.float32).index_add_(0, keys, copies.float()).to(key.dtype)
-        for copies in to_copies
-    )
+    to_key, to_value = (packing_kernels.add_up(each, copies, copy_ends) for each in to_copies)
     return to_query, to_key, to_value
 
 
@@ -242,5 +247,5 @@ def _turn_back(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
 
 
 _attend.register_autograd(_turn_back, setup_context=_keep)
-AttentionInterface.register(ATTENTION, _attention)
+AttentionInterface.register(ATTENTION, attend)
 AttentionMaskInterface.register(ATTENTION, sdpa_mask)
