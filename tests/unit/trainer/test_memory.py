@@ -44,9 +44,9 @@ def test_the_memory_budget_is_logged_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("fixed", "free", "expected"),
     [
-        (None, 24 * GIB, Plan(keeps_activations=True, tokens=16384)),
-        (None, 16 * GIB, Plan(keeps_activations=True, tokens=8192)),
-        (None, 8 * GIB, Plan(keeps_activations=False, tokens=16384)),
+        (None, 24 * GIB, Plan(keeps_activations=True, tokens=17_408)),
+        (None, 16 * GIB, Plan(keeps_activations=True, tokens=8_704)),
+        (None, 8 * GIB, Plan(keeps_activations=False, tokens=17_408)),
         (1000, 8 * GIB, Plan(keeps_activations=True, tokens=1000)),
         (20_000, 24 * GIB, Plan(keeps_activations=False, tokens=20_000)),
     ],

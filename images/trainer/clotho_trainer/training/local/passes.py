@@ -13,7 +13,7 @@ from clotho_trainer.model.architecture import base_model
 
 log = logging.getLogger(__name__)
 
-TOKENS = 16_384  # a pass, where the config leaves the micro-batch to us
+TOKENS = 17_408  # a pass, where the config leaves the micro-batch to us; half of it is 16 answers of 512, and a prompt
 _FEWEST_KEPT = 4_096  # below this many tokens a pass, keeping costs more than recomputing
 _RESERVE = 6 * 2**30  # for logits, gradients and what the allocator cannot use
 _PROBE_TOKENS = 256
