@@ -72,7 +72,7 @@ async def test_the_engine_computes_what_the_modules_compute(architecture: str) -
     for policy_now in (live, exact):
         scale_adapters(policy_now, 0.0)
     engine = fast_policies.engine(live)
-    assert engine._weights.rounds
+    assert engine.weights.rounds
     await engine.start()
     apart, rounding = await differences(engine, live, exact)
     assert apart < rounding / 20, "a last digit decides about a rounding now and then"
@@ -108,7 +108,7 @@ def test_an_adapter_is_as_exact_as_in_16_bits() -> None:
     live = fast_policies.policy("llama")
     fp8.convert(base_model(live.model))
     engine = fast_policies.engine(live)
-    linear, projection = engine._weights.layers[0].down, live.model.get_base_model().model.layers[0].mlp.down_proj
+    linear, projection = engine.weights.layers[0].down, live.model.get_base_model().model.layers[0].mlp.down_proj
     linear.refresh()
     down, up = projection.lora_A["default"].weight, projection.lora_B["default"].weight
     rank = linear._rank

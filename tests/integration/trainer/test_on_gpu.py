@@ -23,7 +23,7 @@ from clotho_trainer.model import fp8, load, nf4
 from clotho_trainer.model.architecture import base_model, compute_quantized
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.nf4 import Nf4Linear
-from clotho_trainer.training.local import packing, passes
+from clotho_trainer.training.local import gating, joint, packing, passes
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer import fast_policies
 from integration.trainer.fast_policies import CONTEXT
@@ -91,9 +91,20 @@ def test_fused_attention_equals_the_plain_one() -> None:
         assert relative(mine, other) < 1e-2
 
 
+def test_gating_kernels_equal_the_plain_operations() -> None:
+    torch.manual_seed(0)
+    gate_up = torch.randn(33, 2 * 3000, device="cuda", dtype=torch.bfloat16)
+    slope = torch.randn(33, 3000, device="cuda", dtype=torch.bfloat16)
+    found, expected = gating.gate(gate_up, 64).cpu(), gating.gate(gate_up.cpu(), 64)
+    assert relative(found[:, :3000], expected[:, :3000]) < 2e-3
+    found, expected = gating.gradient(slope, gate_up, 8).cpu(), gating.gradient(slope.cpu(), gate_up.cpu(), 8)
+    assert relative(found[:, :6000], expected[:, :6000]) < 1e-2
+
+
 # In 8 bits one last bit of bfloat16 can move a value by a sixteenth: compiling rearranges such bits.
 @pytest.mark.parametrize(
-    ("quantization", "apart", "alike"), [("none", 0.02, 0.999), ("nf4", 0.02, 0.999), ("fp8", 0.07, 0.985)]
+    ("quantization", "apart", "alike"),
+    [("none", 0.02, 0.999), ("joint", 0.02, 0.999), ("nf4", 0.02, 0.999), ("fp8", 0.07, 0.985)],
 )
 def test_compiled_layers_give_the_same_and_are_compiled_once(
     quantization: str, apart: float, alike: float, tmp_path: Path
@@ -114,6 +125,10 @@ def test_compiled_layers_give_the_same_and_are_compiled_once(
 
     shapes = [(12, 40), (11, 30), (16, 64), (20, 25)]
     expected = [gradients(*shape) for shape in shapes]
+    if quantization == "joint":
+        weights = PolicyWeights(live.model, CONTEXT)
+        weights.refresh()
+        assert joint.join(live.model, weights)
     passes.compile_layers(live.model)
     found = [gradients(*shapes[0])]
     torch._dynamo.config.error_on_recompile = True

@@ -44,7 +44,7 @@ class FastEngine(LiveEngine):
         )
         super().__init__(live, end_tokens, scheduler, context=context, seed=seed, drains=drains)
         live.modules_decode = False
-        self._weights = weights
+        self.weights = weights
         self._block_size = cache.block_size
         self._decoder = Decoder(weights, cache, max_rows=max_rows, seed=seed)
         self._sampler = Sampler(live.device, end_tokens, seed)
@@ -64,7 +64,7 @@ class FastEngine(LiveEngine):
 
     def _enter(self) -> None:
         if self._weights_stamp != self._live.stamp:
-            self._weights.refresh()
+            self.weights.refresh()
             self._weights_stamp = self._live.stamp
 
     def _advance(self) -> None:

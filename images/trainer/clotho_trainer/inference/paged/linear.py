@@ -27,7 +27,7 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Adapter:
+class Adapter:
     down: torch.Tensor
     up: torch.Tensor
     scaling: float
@@ -37,7 +37,7 @@ class _Adapter:
 
 class FusedLinear:
     """y = x W' + b + (x A') B'. The store holds W, which is the model's own, and below it a copy of A: one product
-    gives both. `_up` is the scaled B of all layers, block by block."""
+    gives both. `_up` is the scaled B of all layers, block by block; it lies to the right of W, for training."""
 
     takes_fp8 = False
     copies_of_adapters = 1
@@ -45,19 +45,28 @@ class FusedLinear:
     def __init__(self, modules: Sequence[Any], dtype: torch.dtype) -> None:
         self._bases = [getattr(module, "base_layer", module) for module in modules]
         self.width = sum(base.out_features for base in self._bases)
-        self._adapters = _adapters(modules)
-        self._rank = -(-sum(len(adapter.down) for adapter in self._adapters) // _ALIGNMENT) * _ALIGNMENT
+        self.adapters = _adapters(modules)
+        self.has_all_adapters = len(self.adapters) == len(modules)
+        self._rank = -(-sum(len(adapter.down) for adapter in self.adapters) // _ALIGNMENT) * _ALIGNMENT
         first, ranks = self._bases[0], self._rank * self.copies_of_adapters
-        self._store = self._make_store(ranks, dtype)
-        self._up = first.weight.new_zeros(self.width, ranks, dtype=dtype)
+        self.whole: torch.Tensor | None = None  # [[W, scaled B], [A, 0]], where all have one precision
+        self._store, self._up = self._make_store(ranks, dtype)
         self._bias = first.weight.new_zeros(self.width + ranks, dtype=dtype) if first.bias is not None else None
         if self._bias is not None:
             for base, outputs in self._outputs():
                 _become_view(base.bias, self._bias[outputs])
 
+    @property
+    def ranks(self) -> int:
+        return self._rank
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return None if self._bias is None else self._bias[: self.width]
+
     def refresh(self) -> None:
         """Take over what training did to the adapters; the base weights are shared anyway."""
-        for adapter in self._adapters:
+        for adapter in self.adapters:
             self._below(adapter.ranks).copy_(adapter.down)
             self._up[adapter.outputs, adapter.ranks] = (adapter.up * adapter.scaling).to(self._up.dtype)
 
@@ -65,12 +74,16 @@ class FusedLinear:
         """The first `width` columns are the result."""
         return Rows(self._with_adapters(functional.linear(x.values, self._store, self._bias)))
 
-    def _make_store(self, ranks: int, _dtype: torch.dtype) -> torch.Tensor:
+    def _make_store(self, ranks: int, _dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         weight = self._bases[0].weight
-        store: torch.Tensor = weight.new_zeros(self.width + ranks, weight.shape[1])
+        inputs = weight.shape[1]
+        self.whole = weight.new_zeros(self.width + ranks, inputs + ranks)
+        self._take_in(self.whole)
+        return self.whole[:, :inputs], self.whole[: self.width, inputs:]
+
+    def _take_in(self, store: torch.Tensor) -> None:
         for base, outputs in self._outputs():
-            _become_view(base.weight, store[outputs])
-        return store
+            _become_view(base.weight, store[outputs, : base.in_features])
 
     def _outputs(self) -> Iterator[tuple[Any, slice]]:
         row = 0
@@ -100,8 +113,14 @@ class FusedFp8Linear(FusedLinear):
         self._scale: torch.Tensor = getattr(modules[0], "base_layer", modules[0]).scale
         self._one = torch.ones_like(self._scale)
 
+    def _make_store(self, ranks: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        weight = self._bases[0].weight
+        store = weight.new_zeros(self.width + ranks, weight.shape[1])
+        self._take_in(store)
+        return store, weight.new_zeros(self.width, ranks, dtype=dtype)
+
     def refresh(self) -> None:
-        for adapter in self._adapters:
+        for adapter in self.adapters:
             factor = adapter.down.abs().amax().float().clamp(min=LEAST) / LARGEST
             exact = adapter.down.float() / factor
             coarse = exact.to(FP8)
@@ -139,10 +158,11 @@ class FusedPackedLinear(FusedLinear):
         unpacked[self.width :] = self._store
         return Rows(self._with_adapters(functional.linear(x.values, unpacked, self._bias)))
 
-    def _make_store(self, ranks: int, dtype: torch.dtype) -> torch.Tensor:
+    def _make_store(self, ranks: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         first = self._bases[0]
-        store: torch.Tensor = first.weight.new_zeros(ranks, first.in_features, dtype=dtype)
-        return store
+        shapes = (ranks, first.in_features), (self.width, ranks)
+        store, up = (first.weight.new_zeros(shape, dtype=dtype) for shape in shapes)
+        return store, up
 
 
 def fused(modules: Sequence[Any], dtype: torch.dtype) -> FusedLinear:
@@ -152,14 +172,14 @@ def fused(modules: Sequence[Any], dtype: torch.dtype) -> FusedLinear:
     return (FusedFp8Linear if isinstance(base, Fp8Linear) else FusedLinear)(modules, dtype)
 
 
-def _adapters(modules: Sequence[Any]) -> list[_Adapter]:
+def _adapters(modules: Sequence[Any]) -> list[Adapter]:
     adapters, output, rank = [], 0, 0
     for module in modules:
         outputs = slice(output, output + module.out_features)
         if name := plain_adapter(module):
             down, up = module.lora_A[name].weight, module.lora_B[name].weight
             ranks = slice(rank, rank + len(down))
-            adapters.append(_Adapter(down, up, module.scaling[name], outputs, ranks))
+            adapters.append(Adapter(down, up, module.scaling[name], outputs, ranks))
             rank = ranks.stop
         output = outputs.stop
     return adapters

@@ -53,6 +53,7 @@ class PolicyWeights:
         """Whether what is multiplied with the base has to be in 8 bits."""
         return self.layers[0].qkv.takes_fp8
 
+    @torch.no_grad()
     def refresh(self) -> None:
         for layer in self.layers:
             for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):

@@ -17,6 +17,8 @@ from clotho_contract.config import RunConfig
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.core.engine import Engine
+from clotho_trainer.inference.paged.engine import FastEngine
+from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model import load
 from clotho_trainer.model.architecture import compute_quantized, unsupported_reason
 from clotho_trainer.model.live import LiveWeights
@@ -24,7 +26,7 @@ from clotho_trainer.model.memory_file import MemoryFile
 from clotho_trainer.model.tokenizer import load_tokenizer
 from clotho_trainer.model.trained import write_trained
 from clotho_trainer.training.batch import Batch, Row, Rules, blank, micro_batches, trained_tokens
-from clotho_trainer.training.local import grpo, optimizer_state, passes, sharding
+from clotho_trainer.training.local import grpo, joint, optimizer_state, passes, sharding
 from clotho_trainer.training.local.optimizer_state import Moment
 from clotho_trainer.training.local.team import Alone, Report, contact
 
@@ -90,6 +92,7 @@ class LocalBackend:
         self._compiles = False
         passes.keep_compiled(work / "compiled")
         self._engine = choose_engine(config, self._live, self._end_tokens, work, rank)
+        self._joint_weights = self._join()
         if self._is_sharded and training.gradient_checkpointing is None:
             self._recompute(True)  # one is short of memory, or would not shard
         elif self._live.device.type == "cuda" and not self._is_sharded:
@@ -191,6 +194,8 @@ class LocalBackend:
     def _step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
+        if self._joint_weights is not None:
+            self._joint_weights.refresh()
         with contact(computes=True):
             report = self._accumulate_within_memory(batch)
         report = self._team.merged(report)
@@ -274,6 +279,13 @@ class LocalBackend:
 
             return set_peft_model_state_dict(self._live.model, weights)
         return self._live.model.load_state_dict(weights, strict=False)  # tied weights are saved once
+
+    def _join(self) -> PolicyWeights | None:
+        """The engine's matrices, where training computes with them, too."""
+        if not isinstance(self._engine, FastEngine) or self._training.lora.dropout or not self._trainer.has_plain_head:
+            return None
+        weights = self._engine.weights
+        return weights if joint.join(self._live.model, weights) else None
 
     def _plan_passes(self, free: int) -> None:
         """Activations are kept when they fit beside the weights and the cache, unless the config decides."""
