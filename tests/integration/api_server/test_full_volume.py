@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import PropertyMock
 
 import pytest
@@ -10,6 +15,7 @@ import pytest
 from clotho_api_server.state import disk
 from clotho_api_server.state import service as service_module
 from clotho_api_server.state.disk import RESERVE_BYTES, Disk
+from integration.api_server.conftest import Servers
 
 ENVIRONMENT = {"max_token_length": 8, "desired_name": "e", "weight": 1.0, "group_size": 2}
 
@@ -86,3 +92,46 @@ async def test_the_status_is_bounded_however_many_environments_register(api) -> 
         )
     status = await api.get("/status")
     assert (len(status["environments"]), status["environments_connected"]) == (100, 120)
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Path]:
+    """A real file system with 32 MiB for groups."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root")
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    size = f"size={RESERVE_BYTES + 32 * 1024**2}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def large_group(mark: int) -> dict[str, object]:
+    """Some MB: random ids cannot be compressed."""
+    chooser = random.Random(mark)  # noqa: S311
+    tokens = [mark, *(chooser.randrange(2**31) for _ in range(60_000))]
+    return {"tokens": [tokens] * 2, "masks": [tokens] * 2, "scores": [1.0, 0.0]}
+
+
+async def test_a_real_volume_that_is_full_loses_no_group_and_takes_more_once_it_was_drained(
+    volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "SWEEP_SECONDS", 0.01)
+    servers, accepted, trained = Servers(volume), 0, []
+    async with servers.serving() as api:
+        await api.register(batch_size=2, max_token_len=100_000)
+        for _ in range(100):
+            async with api.session.post(api.url + "/scored_data", json=large_group(accepted)) as answer:
+                if answer.status == 503:
+                    break
+            accepted += 1
+        assert 4 < accepted < 100, "it was never full"
+    async with servers.serving() as api:  # a restart on the full volume
+        for step in range(1, accepted + 1):
+            lease = await api.post("/lease", {})
+            trained.append(lease["batch"][0]["tokens"][0][0])
+            await api.post(f"/lease/{lease['lease_id']}/ack", {"step": step})
+        assert sorted(trained) == list(range(accepted))
+        assert await api.service.until(lambda state: state.retained_bytes == 0, 30)
+        await api.post("/scored_data", large_group(accepted))

@@ -56,9 +56,12 @@ class Segments:
             self._flushed = self._end
 
     def committed(self, needed: Container[int]) -> None:
-        """After the commit: files without a needed group go, but for the one that is being written."""
+        """After the commit: files without a needed group go, while there is room not the one that is being written."""
         self._committed = self._end
-        in_use = {number for number in self._numbers if number in needed or number == self._last}
+        if self._last not in needed and self.disk.problem:
+            self.close()
+        written = self._last if self._file is not None else None
+        in_use = {number for number in self._numbers if number in needed or number == written}
         for number in self._numbers - in_use:
             try:
                 self._path(number).unlink(missing_ok=True)
