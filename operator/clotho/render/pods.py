@@ -242,7 +242,7 @@ def environment_pod(
         "ports": [port("status", ENVIRONMENT_STATUS_PORT)],
         **probes(ENVIRONMENT_STATUS_PORT),
     }
-    wait = {"name": "wait", "command": ["python", "-m", "clotho_environment", "wait"]}
+    wait: Manifest = {"name": "wait", "command": ["python", "-m", "clotho_environment", "wait"]}
     if _can_be_checked(environment):
         wait |= code_container
         wait["env"] = [*code_container["env"], value(CHECK_VARIABLE, "1")]
