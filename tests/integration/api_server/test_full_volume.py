@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import PropertyMock
@@ -16,6 +14,7 @@ from clotho_api_server.state import disk
 from clotho_api_server.state import service as service_module
 from clotho_api_server.state.disk import RESERVE_BYTES, Disk
 from integration.api_server.conftest import Servers
+from rig.volumes import MIB, small_volume
 
 ENVIRONMENT = {"max_token_length": 8, "desired_name": "e", "weight": 1.0, "group_size": 2}
 
@@ -97,14 +96,8 @@ async def test_the_status_is_bounded_however_many_environments_register(api) -> 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
     """A real file system with 32 MiB for groups."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a file system needs root")
-    folder = tmp_path / "volume"
-    folder.mkdir()
-    size = f"size={RESERVE_BYTES + 32 * 1024**2}"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_volume(tmp_path / "volume", RESERVE_BYTES + 32 * MIB) as folder:
+        yield folder
 
 
 def large_group(mark: int) -> dict[str, object]:

@@ -21,6 +21,7 @@ from clotho_dev.cluster import download, packages, target
 from clotho_dev.cluster.background import BackgroundBuild
 from clotho_dev.cluster.failure import ClusterError
 from clotho_dev.cluster.state import Folder
+from rig.volumes import MIB, small_volume
 
 REPOSITORY = Path(__file__).parents[3]
 UNREACHABLE = "http://127.0.0.1:1"
@@ -89,16 +90,10 @@ def test_running_without_root_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
         target.choose(None)
 
 
-@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="mounting a small disk needs root on Linux")
 def test_a_full_disk_is_reported(environment: dict[str, str], tmp_path: Path) -> None:
-    cache = Path(environment["XDG_CACHE_HOME"])
-    cache.mkdir()
     _write_program(tmp_path / "bin" / "go", GO_STAND_IN)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", cache], check=True)
-    try:
+    with small_volume(Path(environment["XDG_CACHE_HOME"]), MIB):
         done = cluster(environment | {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, "up", "--profile", "control-plane")
-    finally:
-        subprocess.run(["umount", cache], check=True)
     assert_one_clear_line(done, "GiB free and the build needs 6 GiB", "XDG_CACHE_HOME")
 
 

@@ -1,7 +1,5 @@
 """A volume on which the next checkpoint does not fit: a real file system, written to by the real libraries."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from safetensors.torch import save_file
 
 from clotho_trainer.training.checkpoints import Checkpoints
 from clotho_trainer.training.durable import VolumeFullError
+from rig.volumes import MIB, small_volume
 
 WEIGHTS = {"weights": torch.ones(2 * 1024**2, dtype=torch.uint8)}
 
@@ -18,13 +17,8 @@ WEIGHTS = {"weights": torch.ones(2 * 1024**2, dtype=torch.uint8)}
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
     """Of five MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a file system needs root")
-    folder = tmp_path / "volume"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with small_volume(tmp_path / "volume", 5 * MIB) as folder:
+        yield folder
 
 
 def with_safetensors(folder: Path) -> None:
