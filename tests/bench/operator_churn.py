@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import uvloop
-from operator_scale import CREATORS, Usage, bench_run, say, until_leading, with_answering_pods
+from operator_scale import Usage, bench_run, create_all, say, until_leading, with_answering_pods
 from pretended_nodes import WatchEvent, cluster_with_nodes, end_deleted_pods, watch
 
 from clotho.cluster.outcomes import ApiError, NotFound
@@ -50,13 +50,10 @@ class Population:
         self.done: Counter[str] = Counter()
 
     async def create_standing(self) -> None:
-        names = iter(list(self.wanted))
+        await create_all(list(self.wanted), self._create_run)
 
-        async def creator() -> None:
-            for name in names:
-                await self._access.client.create(self._access.folder("trainingruns"), patient_run(name), dict[str, Any])
-
-        await asyncio.gather(*(creator() for _ in range(CREATORS)))
+    async def _create_run(self, name: str) -> None:
+        await self._access.client.create(self._access.folder("trainingruns"), patient_run(name), dict[str, Any])
 
     async def change(self) -> None:
         kind = self._random.choices(list(SHARES), weights=list(SHARES.values()))[0]
@@ -90,7 +87,7 @@ class Population:
     async def _create(self) -> None:
         name = f"passing-{self._made}"
         self._made += 1
-        await self._access.client.create(self._access.folder("trainingruns"), patient_run(name), dict[str, Any])
+        await self._create_run(name)
         self.wanted[name] = 1
         self._passing.append(name)
 

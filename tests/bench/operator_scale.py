@@ -130,16 +130,20 @@ async def heals(access: ClusterAccess, timeline: Timeline) -> list[float]:
     return times
 
 
-async def burst(access: ClusterAccess, timeline: Timeline, runs: int) -> dict[str, float]:
-    names = iter([f"burst-{number}" for number in range(runs)])
-    every = [f"burst-{number}" for number in range(runs)]
-    started = time.monotonic()
+async def create_all(names: Iterable[str], create_one: Callable[[str], Awaitable[None]]) -> None:
+    left = iter(names)
 
     async def creator() -> None:
-        for name in names:
-            await create(access, timeline, name)
+        for name in left:
+            await create_one(name)
 
     await asyncio.gather(*(creator() for _ in range(CREATORS)))
+
+
+async def burst(access: ClusterAccess, timeline: Timeline, runs: int) -> dict[str, float]:
+    every = [f"burst-{number}" for number in range(runs)]
+    started = time.monotonic()
+    await create_all(every, partial(create, access, timeline))
     applied = time.monotonic()
     say(f"{runs} runs applied in {applied - started:.1f} s")
     limit_seconds = max(120.0, runs * 0.6)
