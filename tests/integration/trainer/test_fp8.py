@@ -111,7 +111,7 @@ def test_an_adapter_is_as_exact_as_in_16_bits() -> None:
     linear, projection = engine.weights.layers[0].down, live.model.get_base_model().model.layers[0].mlp.down_proj
     linear.refresh()
     down, up = projection.lora_A["default"].weight, projection.lora_B["default"].weight
-    rank = linear._rank
+    rank = linear.rank
     with torch.no_grad():
         below = linear._store[linear.width :].float() * linear._scale
         rebuilt = linear._up[:, :rank] @ below[:rank] + linear._up[:, rank:] @ below[rank:]

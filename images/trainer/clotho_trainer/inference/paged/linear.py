@@ -47,18 +47,14 @@ class FusedLinear:
         self.width = sum(base.out_features for base in self._bases)
         self.adapters = _adapters(modules)
         self.has_all_adapters = len(self.adapters) == len(modules)
-        self._rank = -(-sum(len(adapter.down) for adapter in self.adapters) // _ALIGNMENT) * _ALIGNMENT
-        first, ranks = self._bases[0], self._rank * self.copies_of_adapters
+        self.rank = -(-sum(len(adapter.down) for adapter in self.adapters) // _ALIGNMENT) * _ALIGNMENT
+        first, ranks = self._bases[0], self.rank * self.copies_of_adapters
         self.whole: torch.Tensor | None = None  # [[W, scaled B], [A, 0]], where all have one precision
         self._store, self._up = self._make_store(ranks, dtype)
         self._bias = first.weight.new_zeros(self.width + ranks, dtype=dtype) if first.bias is not None else None
         if self._bias is not None:
             for base, outputs in self._outputs():
                 _become_view(base.bias, self._bias[outputs])
-
-    @property
-    def ranks(self) -> int:
-        return self._rank
 
     @property
     def bias(self) -> torch.Tensor | None:
@@ -92,12 +88,12 @@ class FusedLinear:
             row += base.out_features
 
     def _with_adapters(self, y: torch.Tensor) -> torch.Tensor:
-        if self._rank:
+        if self.rank:
             y[:, : self.width].addmm_(y[:, self.width :], self._up.t())
         return y
 
     def _below(self, ranks: slice) -> torch.Tensor:
-        start = len(self._store) - self._rank * self.copies_of_adapters
+        start = len(self._store) - self.rank * self.copies_of_adapters
         return self._store[start + ranks.start : start + ranks.stop]
 
 
@@ -124,7 +120,7 @@ class FusedFp8Linear(FusedLinear):
             factor = adapter.down.abs().amax().float().clamp(min=LEAST) / LARGEST
             exact = adapter.down.float() / factor
             coarse = exact.to(FP8)
-            rest = slice(adapter.ranks.start + self._rank, adapter.ranks.stop + self._rank)
+            rest = slice(adapter.ranks.start + self.rank, adapter.ranks.stop + self.rank)
             self._below(adapter.ranks).copy_(coarse)
             self._below(rest).copy_(((exact - coarse.float()) * _REST).to(FP8))
             up = adapter.up * (adapter.scaling * factor / self._scale)

@@ -162,7 +162,7 @@ def _matrix(linear: FusedLinear) -> Matrix:
         Place((each.ranks.start, each.ranks.stop), (each.outputs.start, each.outputs.stop), each.scaling)
         for each in linear.adapters
     )
-    return Matrix(cast(torch.Tensor, linear.whole), linear.ranks, places, linear.bias)
+    return Matrix(cast(torch.Tensor, linear.whole), linear.rank, places, linear.bias)
 
 
 def join(model: Any, weights: PolicyWeights) -> bool:
