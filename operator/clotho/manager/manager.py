@@ -33,7 +33,7 @@ from clotho.cluster.outcomes import ApiError
 from clotho.cluster.probe import Answers, Prober, operator_token
 from clotho.cluster.reflector import Children
 from clotho.cluster.steering import Steering
-from clotho.cluster.store import Store, key_of, run_key
+from clotho.cluster.store import AnyOwner, Store, key_of, run_key
 from clotho.cluster.sync import Synchroniser
 from clotho.manager.dispatch import Dispatcher, Result
 from clotho.manager.metrics import Metrics, RunCollector
@@ -225,11 +225,10 @@ class Manager:
             self.observer.forget(key)
             if key.kind == KIND:
                 self.observer.admissions.reconcile_queued(key.namespace)
-        self.reconciles.add(key, self._urgency(key))
+        self.reconciles.add(key, self._urgency(key, owner))
 
-    def _urgency(self, key: Key) -> Urgency:
+    def _urgency(self, key: Key, owner: AnyOwner | None) -> Urgency:
         """Under a burst it matters more that runs start than that their first status says so before they are ready."""
-        owner = self.store.find(key)
         if owner is None or owner.status.observed_generation >= 0:
             return Urgency.CHANGED
         pods = self.store.pods_of(key, owner.metadata.uid)

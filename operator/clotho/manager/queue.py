@@ -52,8 +52,7 @@ class Queue(Generic[K]):
         """Reconcile the key as soon as possible; one on hold waits until its hold is over."""
         hold = self._hold_until.get(key, 0.0)
         if hold > now:
-            known_wake = self._wake_at.get(key)
-            self.wake(key, min(hold, known_wake[0]) if known_wake else hold)
+            self.wake(key, min(hold, self._wake_at.get(key, _NO_WAKE)[0]))
             return
         rank = now + urgency
         if key in self._running:

@@ -22,14 +22,14 @@ SECRET = Create(key=ObjectKey("Secret", "r"), manifest={"metadata": {"name": "r"
 
 
 async def carry_out(api: FakeApi, *actions: Action) -> None:
-    store, nobody = Store(), cast(Any, None)
+    store, unused = Store(), cast(Any, None)
     reconciler = Reconciler(
         store=store,
-        observer=nobody,
+        observer=unused,
         writer=Writer(cast(Any, api), store, lambda: True),
         announcers=(),
-        steering=nobody,
-        keeper=nobody,
+        steering=unused,
+        keeper=unused,
         metrics=Metrics(CollectorRegistry()),
         settings=PlanSettings(),
     )
