@@ -19,9 +19,9 @@ from integration.trainer.fast_policies import CONTEXT, policy
 ROWS, BLOCK_SIZE = 5, 16
 
 
-def compare(architecture: str, *, in_fp8: bool) -> None:
+def compare(architecture: str, rank: int, *, in_fp8: bool) -> None:
     """In 8 bits are both the base and the cache."""
-    model = policy(architecture).model
+    model = policy(architecture, rank=rank).model
     if in_fp8:
         fp8.convert(base_model(model))
     weights = PolicyWeights(model, CONTEXT)
@@ -32,7 +32,7 @@ def compare(architecture: str, *, in_fp8: bool) -> None:
 
     residual = torch.randn(ROWS, hidden)
     scale = torch.rand(ROWS, 1) if in_fp8 else None
-    addition = Rows(torch.randn(ROWS, hidden + 64), scale)
+    addition = Rows(torch.randn(ROWS, hidden + 64)[:, :hidden], scale)
     residuals = [residual.clone(), residual.clone()]
     for more in (addition, None):
         normed = [
@@ -49,7 +49,7 @@ def compare(architecture: str, *, in_fp8: bool) -> None:
     slots = torch.tensor([17, 35, 48, 90, 111])
     caches = [Cache(weights, CacheShape(9, BLOCK_SIZE, in_fp8=in_fp8)).layer(0) for _ in range(2)]
     queries = [
-        do.rotate_and_store(qkv, layer, positions, slots, cache)
+        do.rotate_and_store(copied(qkv), layer, positions, slots, cache)
         for do, cache in zip((ours, plain), caches, strict=True)
     ]
     same(*queries)
@@ -58,7 +58,7 @@ def compare(architecture: str, *, in_fp8: bool) -> None:
     compare_attention(ours, plain, queries[0], positions, in_fp8=in_fp8)
 
     gate_up = layer.gate_up(normed[0])
-    same_rows(*(do.gated(gate_up, layer.gate_up.width, rounds=in_fp8) for do in (ours, plain)))
+    same_rows(*(do.gated(copied(gate_up), rounds=in_fp8) for do in (ours, plain)))
 
     logits = torch.randn(ROWS, 9000) * 3
     seeds, temperatures = torch.arange(ROWS), torch.tensor([0.0, 0.0, 0.5, 1.0, 2.0])
@@ -67,6 +67,24 @@ def compare(architecture: str, *, in_fp8: bool) -> None:
     assert len(set(tokens.tolist())) == ROWS
     scaled = logits / torch.where(temperatures > 0, temperatures, 1.0)[:, None]
     same(logprobs, scaled.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1))
+
+
+def compare_distribution(ours: kernels.TritonOperations, count: int = 400) -> None:
+    """Likely tokens in different columns, lines and stretches of 64, and impossible ones among them."""
+    logits = torch.full((200,), float("-inf"))
+    likely = torch.tensor([0, 1, 7, 8, 63, 64, 127, 199])
+    logits[likely] = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 0.0, 1.5, 1.0])
+    rows, usual = logits.expand(count, -1).contiguous(), kernels._SAMPLED_SIDE
+    kernels._SAMPLED_SIDE = 8
+    tokens, _ = ours.sample(rows, torch.full((count,), 0.8), torch.arange(count), torch.full((count,), 7))
+    kernels._SAMPLED_SIDE = usual
+    shares, expected = torch.bincount(tokens, minlength=200) / count, (logits / 0.8).softmax(-1)
+    assert ((shares - expected).abs() <= 5 * (expected / count).sqrt()).all(), (shares[likely], expected[likely])
+
+
+def copied(product: Rows) -> Rows:
+    """The plain operations complete it in place."""
+    return product._replace(values=product.values.clone())
 
 
 def compare_attention(
@@ -117,7 +135,8 @@ def same(left: torch.Tensor, right: torch.Tensor, closeness: float = 1e-5) -> No
 
 
 if __name__ == "__main__":
-    for name in ("qwen3", "qwen2"):
-        for in_fp8 in (False, True):
-            with torch.no_grad():
-                compare(name, in_fp8=in_fp8)
+    with torch.no_grad():
+        for name, rank in (("qwen3", 4), ("qwen3", 48), ("qwen2", 16)):  # the second has each module's ranks in parts
+            for in_fp8 in (False, True):
+                compare(name, rank, in_fp8=in_fp8)
+        compare_distribution(kernels.TritonOperations(PolicyWeights(policy("qwen3").model, CONTEXT)))

@@ -23,7 +23,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
-def policy(architecture: str, *, adapts: str | list[str] | None = "all-linear") -> LiveWeights:
+def policy(architecture: str, *, adapts: str | list[str] | None = "all-linear", rank: int = 4) -> LiveWeights:
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
     extra = dict(ARCHITECTURES[architecture])
@@ -44,7 +44,7 @@ def policy(architecture: str, *, adapts: str | list[str] | None = "all-linear") 
     )
     model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if adapts is not None:
-        model = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules=adapts, task_type="CAUSAL_LM"))
+        model = get_peft_model(model, LoraConfig(r=rank, lora_alpha=8, target_modules=adapts, task_type="CAUSAL_LM"))
     for name, parameter in model.named_parameters():
         if "lora_B" in name or "bias" in name or "norm" in name:
             torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.1)

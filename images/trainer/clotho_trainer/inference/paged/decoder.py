@@ -30,7 +30,7 @@ class Operations(Protocol):
         self, qkv: Rows, layer: Layer, positions: torch.Tensor, slots: torch.Tensor, cache: LayerCache
     ) -> torch.Tensor: ...
 
-    def gated(self, gate_up: Rows, width: int, *, rounds: bool) -> Rows: ...
+    def gated(self, gate_up: Rows, *, rounds: bool) -> Rows: ...
 
     def rounded(self, x: torch.Tensor) -> Rows: ...
 
@@ -188,9 +188,9 @@ class Decoder:
             cache = self._cache.layer(index)
             x = do.add_and_norm(residual, addition, layer.attention_norm, rounds=rounds)
             mixed = attend(do.rotate_and_store(layer.qkv(x), layer, positions, slots, cache), cache)
-            addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed))
+            addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed)).with_adapters()
             x = do.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
-            addition = layer.down(do.gated(layer.gate_up(x), layer.gate_up.width, rounds=rounds))
+            addition = layer.down(do.gated(layer.gate_up(x), rounds=rounds)).with_adapters()
         return do.add_and_norm(residual, addition, self._weights.final_norm, rounds=False).values
 
 

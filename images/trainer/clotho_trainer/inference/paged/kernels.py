@@ -1,6 +1,6 @@
 """The engine's operations as Triton kernels. They round where the plain ones do and differ only in summation order."""
 
-# ruff: noqa: N803, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
+# ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
 # mypy: ignore-errors
 
 import torch
@@ -13,7 +13,9 @@ from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import FP8
 
-_SAMPLE_COLUMNS = 4096
+_SAMPLED_SIDE = 64  # of a stretch of the vocabulary, laid out as a square
+_ROTATED_ROWS = 16  # the matrix unit takes no fewer
+_GATED_COLUMNS = 64
 
 
 @triton.jit
@@ -44,9 +46,6 @@ def _add_and_norm(
     scales,
     hidden,
     epsilon,
-    HAS_ADDITION: tl.constexpr,
-    IS_SCALED: tl.constexpr,
-    ROUNDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -54,33 +53,84 @@ def _add_and_norm(
     inside = column < hidden
     x = tl.load(residual + row * hidden + column, mask=inside, other=0.0)
     kind = x.dtype
-    if HAS_ADDITION:
+    if addition is not None:
         more = tl.load(addition + row * addition_stride + column, mask=inside, other=0.0).to(tl.float32)
-        if IS_SCALED:
+        if addition_scales is not None:
             more = (more * tl.load(addition_scales + row)).to(kind).to(tl.float32)
         x = (x.to(tl.float32) + more).to(kind)
         tl.store(residual + row * hidden + column, x, mask=inside)
     wide = x.to(tl.float32)
     normed = (wide * (1.0 / tl.sqrt(tl.sum(wide * wide, 0) / hidden + epsilon))).to(kind)
     result = (tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) * normed.to(tl.float32)).to(kind)
-    if ROUNDS:
+    if scales is not None:
         _store_rounded(result.to(tl.float32), row, hidden, column, inside, out, scales)
     else:
         tl.store(out + row * hidden + column, result, mask=inside)
 
 
 @triton.jit
-def _store_head(first, second, token, content, scales, DIM: tl.constexpr, IN_FP8: tl.constexpr):
-    """One head of one token, in two halves, into the cache."""
-    half = tl.arange(0, DIM // 2)
-    if IN_FP8:
+def _load_completed(product, ADAPTERS: tl.constexpr, row, is_row, column, inside, module):
+    """Columns of one module, of some rows: with what its adapter adds to them, and scaled. See `Rows` and `Up`."""
+    values, stride, scales, up, up_stride, width = product
+    RANKS: tl.constexpr = ADAPTERS[0]
+    STEP: tl.constexpr = ADAPTERS[1]
+    COPIES: tl.constexpr = ADAPTERS[2]
+    COPY: tl.constexpr = ADAPTERS[3]
+    seen = is_row[:, None] & inside[None, :]
+    found = tl.load(values + row[:, None] * stride + column[None, :], mask=seen, other=0.0)
+    kind = found.dtype
+    if RANKS > 0:
+        CHUNK: tl.constexpr = min(64, RANKS & -RANKS)
+        total = found.to(tl.float32)
+        for copy in tl.static_range(COPIES):
+            for first in tl.static_range(0, RANKS, CHUNK):
+                rank = copy * COPY + module * STEP + first + tl.arange(0, CHUNK)
+                down = tl.load(values + row[:, None] * stride + width + rank[None, :], mask=is_row[:, None], other=0.0)
+                factors = tl.load(up + column[:, None] * up_stride + rank[None, :], mask=inside[:, None], other=0.0)
+                total += tl.dot(down, tl.trans(factors), input_precision="ieee")
+        found = total.to(kind)
+    if scales is not None:
+        found = (found.to(tl.float32) * tl.load(scales + row, mask=is_row, other=0.0)[:, None]).to(kind)
+    return found
+
+
+@triton.jit
+def _store_heads(first, second, token, is_row, content, scales, DIM: tl.constexpr):
+    """One head of some tokens, in two halves, into the cache."""
+    half = tl.arange(0, first.shape[1])
+    inside = is_row[:, None] & (half < DIM // 2)[None, :]
+    if scales is not None:
         first, second = first.to(tl.float32), second.to(tl.float32)
-        largest = tl.maximum(tl.max(tl.abs(first), 0), tl.max(tl.abs(second), 0))
+        largest = tl.maximum(tl.max(tl.abs(first), 1), tl.max(tl.abs(second), 1))
         scale = tl.maximum(largest, 1e-12) / 448.0
-        tl.store(scales + token, scale)
-        first, second = first / scale, second / scale
-    tl.store(content + token * DIM + half, first.to(content.dtype.element_ty))
-    tl.store(content + token * DIM + DIM // 2 + half, second.to(content.dtype.element_ty))
+        tl.store(scales + token, scale, mask=is_row)
+        first, second = first / scale[:, None], second / scale[:, None]
+    target = content + token[:, None] * DIM + half[None, :]
+    tl.store(target, first.to(content.dtype.element_ty), mask=inside)
+    tl.store(target + DIM // 2, second.to(content.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _normalised(first, second, norm, half, inside, epsilon, DIM: tl.constexpr):
+    kind = first.dtype
+    a, b = first.to(tl.float32), second.to(tl.float32)
+    factor = 1.0 / tl.sqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / DIM + epsilon)
+    left = tl.load(norm + half, mask=inside, other=0.0).to(tl.float32)[None, :]
+    right = tl.load(norm + DIM // 2 + half, mask=inside, other=0.0).to(tl.float32)[None, :]
+    a = (a * factor[:, None]).to(kind).to(tl.float32) * left
+    b = (b * factor[:, None]).to(kind).to(tl.float32) * right
+    return a.to(kind), b.to(kind)
+
+
+@triton.jit
+def _rotated(first, second, cos, sin, position, half, inside, DIM: tl.constexpr):
+    kind = first.dtype
+    a, b = first.to(tl.float32), second.to(tl.float32)
+    place = position[:, None] * (DIM // 2) + half[None, :]
+    c = tl.load(cos + place, mask=inside, other=0.0).to(tl.float32)
+    s = tl.load(sin + place, mask=inside, other=0.0).to(tl.float32)
+    turned = ((a * c).to(kind).to(tl.float32) - (b * s).to(kind).to(tl.float32)).to(kind)
+    return turned, ((b * c).to(kind).to(tl.float32) + (a * s).to(kind).to(tl.float32)).to(kind)
 
 
 @triton.jit
@@ -88,6 +138,8 @@ def _rotate_and_store(
     qkv,
     qkv_stride,
     qkv_scales,
+    up,
+    up_stride,
     query_norm,
     key_norm,
     cos,
@@ -99,99 +151,145 @@ def _rotate_and_store(
     key_scales,
     values,
     value_scales,
+    rows,
     epsilon,
+    ADAPTERS: tl.constexpr,
     QUERY_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    HAS_NORM: tl.constexpr,
-    IS_SCALED: tl.constexpr,
-    IN_FP8: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    """A program is one head of one token; the heads are the queries', the keys' and the values', in this order."""
-    row = tl.program_id(0).to(tl.int64)
+    """A program is one head of some tokens; the heads are the queries', the keys' and the values', in this order."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
-    half = tl.arange(0, DIM // 2)
-    source = qkv + row * qkv_stride + head * DIM
-    first = tl.load(source + half)
-    second = tl.load(source + DIM // 2 + half)
-    if IS_SCALED:
-        scale = tl.load(qkv_scales + row)
-        first = (first.to(tl.float32) * scale).to(first.dtype)
-        second = (second.to(tl.float32) * scale).to(second.dtype)
-    slot = tl.load(slots + row).to(tl.int64)
+    is_row = row < rows
+    HALF: tl.constexpr = max(16, DIM // 2)  # the matrix unit takes no fewer columns
+    WIDTH: tl.constexpr = (QUERY_HEADS + 2 * KV_HEADS) * DIM
+    half = tl.arange(0, HALF)
+    inside = half < DIM // 2
+    module = (head >= QUERY_HEADS).to(tl.int32) + (head >= QUERY_HEADS + KV_HEADS).to(tl.int32)
+    product = (qkv, qkv_stride, qkv_scales, up, up_stride, WIDTH)
+    first = _load_completed(product, ADAPTERS, row, is_row, head * DIM + half, inside, module)
+    second = _load_completed(product, ADAPTERS, row, is_row, head * DIM + DIM // 2 + half, inside, module)
+    slot = tl.load(slots + row, mask=is_row, other=0).to(tl.int64)
     token = (slot // BLOCK_SIZE) * KV_HEADS * BLOCK_SIZE + slot % BLOCK_SIZE  # in the first head of its block
     if head >= QUERY_HEADS + KV_HEADS:
         token += (head - QUERY_HEADS - KV_HEADS) * BLOCK_SIZE
-        _store_head(first, second, token, values, value_scales, DIM, IN_FP8)
+        _store_heads(first, second, token, is_row, values, value_scales, DIM)
     else:
-        kind = first.dtype
-        norm = query_norm if head < QUERY_HEADS else key_norm
-        a, b = first.to(tl.float32), second.to(tl.float32)
-        if HAS_NORM:
-            factor = 1.0 / tl.sqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / DIM + epsilon)
-            a = (a * factor).to(kind).to(tl.float32) * tl.load(norm + half).to(tl.float32)
-            b = (b * factor).to(kind).to(tl.float32) * tl.load(norm + DIM // 2 + half).to(tl.float32)
-            a, b = a.to(kind).to(tl.float32), b.to(kind).to(tl.float32)
-        position = tl.load(positions + row).to(tl.int64)
-        c = tl.load(cos + position * (DIM // 2) + half).to(tl.float32)
-        s = tl.load(sin + position * (DIM // 2) + half).to(tl.float32)
-        first = ((a * c).to(kind).to(tl.float32) - (b * s).to(kind).to(tl.float32)).to(kind)
-        second = ((b * c).to(kind).to(tl.float32) + (a * s).to(kind).to(tl.float32)).to(kind)
+        if query_norm is not None:
+            norm = query_norm if head < QUERY_HEADS else key_norm
+            first, second = _normalised(first, second, norm, half, inside, epsilon, DIM)
+        position = tl.load(positions + row, mask=is_row, other=0).to(tl.int64)
+        seen = is_row[:, None] & inside[None, :]
+        first, second = _rotated(first, second, cos, sin, position, half, seen, DIM)
         if head < QUERY_HEADS:
-            _store_head(first, second, row * QUERY_HEADS + head, queries, queries, DIM, False)
+            _store_heads(first, second, row * QUERY_HEADS + head, is_row, queries, None, DIM)
         else:
             token += (head - QUERY_HEADS) * BLOCK_SIZE
-            _store_head(first, second, token, keys, key_scales, DIM, IN_FP8)
+            _store_heads(first, second, token, is_row, keys, key_scales, DIM)
 
 
 @triton.jit
 def _gated(
-    gate_up, stride, row_scales, out, scales, width, IS_SCALED: tl.constexpr, ROUNDS: tl.constexpr, BLOCK: tl.constexpr
+    gate_up,
+    stride,
+    scales,
+    up,
+    up_stride,
+    out,
+    rows,
+    inner,
+    ADAPTERS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """A program is a stretch of a row; where it is rounded, the whole row."""
-    row = tl.program_id(0).to(tl.int64)
+    """A program is a stretch of some rows."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < width
-    gate = tl.load(gate_up + row * stride + column, mask=inside, other=0.0)
-    up = tl.load(gate_up + row * stride + width + column, mask=inside, other=0.0)
+    is_row, inside = row < rows, column < inner
+    product = (gate_up, stride, scales, up, up_stride, 2 * inner)
+    gate = _load_completed(product, ADAPTERS, row, is_row, column, inside, 0)
+    times = _load_completed(product, ADAPTERS, row, is_row, inner + column, inside, 1)
     kind = gate.dtype
-    if IS_SCALED:
-        scale = tl.load(row_scales + row)
-        gate, up = (gate.to(tl.float32) * scale).to(kind), (up.to(tl.float32) * scale).to(kind)
     wide = gate.to(tl.float32)
     active = (wide / (1.0 + tl.exp(-wide))).to(kind).to(tl.float32)
-    result = (active * up.to(tl.float32)).to(kind)
-    if ROUNDS:
-        _store_rounded(result.to(tl.float32), row, width, column, inside, out, scales)
-    else:
-        tl.store(out + row * width + column, result, mask=inside)
+    target = out + row[:, None] * inner + column[None, :]
+    tl.store(target, (active * times.to(tl.float32)).to(kind), mask=is_row[:, None] & inside[None, :])
 
 
 @triton.jit
-def _sample(logits, vocabulary, temperatures, seeds, positions, top, total, best, chosen, token, BLOCK: tl.constexpr):
-    """A program is a row and a stretch of the vocabulary: its largest logit, the sum of exponentials below that, and
-    the token that wins after Gumbel noise. The noise depends on the row's seed, the position and the token alone."""
+def _drawn_index(sizes, uniform):
+    """An index with a probability in proportion to its size; never one of size 0."""
+    below = tl.cumsum(sizes, 0)
+    whole = tl.max(below, 0)
+    return tl.sum(((below <= uniform * whole) & (below < whole)).to(tl.int32), 0)
+
+
+@triton.jit
+def _inverse_temperature(temperatures, row):
+    """1 where the likeliest token is taken, and whether it is not."""
+    temperature = tl.load(temperatures + row)
+    is_random = temperature > 0
+    return 1.0 / tl.where(is_random, temperature, 1.0), is_random
+
+
+@triton.jit
+def _measure(logits, vocabulary, temperatures, tops, totals, BLOCK: tl.constexpr):
+    """A program is a row and a stretch of the vocabulary: its largest logit, and the sum of exponentials below that."""
     row = tl.program_id(0).to(tl.int64)
     stretch = tl.program_id(1)
     column = stretch * BLOCK + tl.arange(0, BLOCK)
-    inside = column < vocabulary
-    temperature = tl.load(temperatures + row)
-    is_random = temperature > 0
-    logit = tl.load(logits + row * vocabulary + column, mask=inside, other=float("-inf")).to(tl.float32)
-    logit = logit / tl.where(is_random, temperature, 1.0)
-    highest = tl.max(logit, 0)
-    key = (tl.load(seeds + row) << 32) | tl.load(positions + row)
-    uniform = tl.maximum(tl.rand(key, column), 2.3e-10)
-    exponential = tl.where(uniform < 1e-3, uniform + 0.5 * uniform * uniform, -tl.log(1.0 - uniform))
-    noisy = logit - tl.where(is_random, tl.log(exponential), 0.0)
-    winner = tl.argmax(noisy, 0)
+    factor, _ = _inverse_temperature(temperatures, row)
+    logit = tl.load(logits + row * vocabulary + column, mask=column < vocabulary, other=float("-inf"))
+    logit = logit.to(tl.float32) * factor
+    top = tl.max(logit, 0)
     place = row * tl.num_programs(1) + stretch
-    tl.store(top + place, highest)
-    tl.store(total + place, tl.sum(tl.exp(logit - highest), 0))
-    tl.store(best + place, tl.max(noisy, 0))
-    tl.store(chosen + place, tl.sum(tl.where(column == stretch * BLOCK + winner, logit, 0.0), 0))
-    tl.store(token + place, (stretch * BLOCK + winner).to(tl.int64))
+    tl.store(tops + place, top)
+    tl.store(totals + place, tl.sum(tl.exp(logit - top), 0))
+
+
+@triton.jit
+def _draw(
+    logits,
+    vocabulary,
+    temperatures,
+    seeds,
+    positions,
+    tops,
+    totals,
+    stretches,
+    tokens,
+    logprobs,
+    STRETCHES: tl.constexpr,
+    SIDE: tl.constexpr,
+):
+    """A program is a row: it draws a stretch, then a line of the stretch laid out as a square, then a column. The noise
+    depends on the row's seed and the position alone."""
+    row = tl.program_id(0).to(tl.int64)
+    factor, is_random = _inverse_temperature(temperatures, row)
+    key = (tl.load(seeds + row) << 32) | tl.load(positions + row)
+    for_stretch, for_line, for_column, _ = tl.rand4x(key, tl.full((), 0, tl.int32))
+    each = tl.arange(0, STRETCHES)
+    top = tl.load(tops + row * stretches + each, mask=each < stretches, other=float("-inf"))
+    highest = tl.max(top, 0)
+    totals = tl.load(totals + row * stretches + each, mask=each < stretches, other=0.0)
+    sizes = tl.where(top > float("-inf"), totals * tl.exp(top - highest), 0.0)
+    stretch = tl.where(is_random, _drawn_index(sizes, for_stretch), tl.argmax(top, 0))
+    side = tl.arange(0, SIDE)
+    column = (stretch * SIDE + side[:, None]) * SIDE + side[None, :]
+    logit = tl.load(logits + row * vocabulary + column, mask=column < vocabulary, other=float("-inf"))
+    logit = logit.to(tl.float32) * factor
+    size = tl.exp(logit - tl.max(tl.max(logit, 1), 0))
+    line = tl.where(is_random, _drawn_index(tl.sum(size, 1), for_line), tl.argmax(tl.max(logit, 1), 0))
+    is_line = side[:, None] == line
+    on_line = tl.sum(tl.where(is_line, logit, 0.0), 0)
+    within = _drawn_index(tl.sum(tl.where(is_line, size, 0.0), 0), for_column)
+    within = tl.where(is_random, within, tl.argmax(on_line, 0))
+    chosen = tl.sum(tl.where(side == within, on_line, 0.0), 0)
+    tl.store(tokens + row, ((stretch * SIDE + line) * SIDE + within).to(tl.int64))
+    tl.store(logprobs + row, chosen - highest - tl.log(tl.sum(sizes, 0)))
 
 
 class TritonOperations:
@@ -203,20 +301,17 @@ class TritonOperations:
     def add_and_norm(self, residual, addition, weight, *, rounds):
         rows, hidden = residual.shape
         out = _empty_rows(residual, hidden, rounds)
-        more = Rows(residual) if addition is None else addition
+        values, scale, _ = addition or Rows(None)
         _add_and_norm[(rows,)](
             residual,
-            more.values,
-            more.values.stride(0),
-            _or_any(more.scale, residual),
+            values,
+            0 if values is None else values.stride(0),
+            scale,
             weight,
             out.values,
-            _or_any(out.scale, residual),
+            out.scale,
             hidden,
             self._weights.epsilon,
-            HAS_ADDITION=addition is not None,
-            IS_SCALED=more.scale is not None,
-            ROUNDS=rounds,
             BLOCK=triton.next_power_of_2(hidden),
             num_warps=8,
         )
@@ -225,55 +320,50 @@ class TritonOperations:
     def rounded(self, x):
         rows, width = x.shape
         out = _empty_rows(x, width, rounds=True)
-        _round[(rows,)](x, *out, width, BLOCK=triton.next_power_of_2(width), num_warps=8)
+        _round[(rows,)](x, out.values, out.scale, width, BLOCK=triton.next_power_of_2(width), num_warps=8)
         return out
 
     def rotate_and_store(self, qkv, layer: Layer, positions, slots, cache: LayerCache):
         w, rows = self._weights, len(qkv.values)
         queries = qkv.values.new_empty(rows, w.query_heads * w.head_dim)
-        has_norm = layer.query_norm is not None
-        _rotate_and_store[(rows, w.query_heads + 2 * w.kv_heads)](
-            qkv.values,
-            qkv.values.stride(0),
-            _or_any(qkv.scale, qkv.values),
-            layer.query_norm if has_norm else qkv.values,
-            layer.key_norm if has_norm else qkv.values,
+        _rotate_and_store[(triton.cdiv(rows, _ROTATED_ROWS), w.query_heads + 2 * w.kv_heads)](
+            *_pointers(qkv),
+            layer.query_norm,
+            layer.key_norm,
             w.cos,
             w.sin,
             positions,
             slots,
             queries,
-            *attention.pointers(cache),
+            *cache.keys,
+            *cache.values,
+            rows,
             w.epsilon,
+            ADAPTERS=_adapters(qkv),
             QUERY_HEADS=w.query_heads,
             KV_HEADS=w.kv_heads,
             DIM=w.head_dim,
             BLOCK_SIZE=cache.keys.block_size,
-            HAS_NORM=has_norm,
-            IS_SCALED=qkv.scale is not None,
-            IN_FP8=cache.keys.scales is not None,
-            num_warps=1,
+            ROWS=_ROTATED_ROWS,
+            num_warps=4,
         )
         return queries
 
-    def gated(self, gate_up, width, *, rounds):
-        rows, inner = len(gate_up.values), width // 2
-        out = _empty_rows(gate_up.values, inner, rounds)
-        whole = triton.next_power_of_2(inner)
-        block = whole if rounds else min(1024, whole)
-        _gated[(rows, triton.cdiv(inner, block))](
-            gate_up.values,
-            gate_up.values.stride(0),
-            _or_any(gate_up.scale, gate_up.values),
-            out.values,
-            _or_any(out.scale, gate_up.values),
+    def gated(self, gate_up, *, rounds):
+        rows, inner = len(gate_up.values), gate_up.width // 2
+        out = gate_up.values.new_empty(rows, inner)
+        together = min(max(triton.next_power_of_2(rows), 16), 64)
+        _gated[(triton.cdiv(rows, together), triton.cdiv(inner, _GATED_COLUMNS))](
+            *_pointers(gate_up),
+            out,
+            rows,
             inner,
-            IS_SCALED=gate_up.scale is not None,
-            ROUNDS=rounds,
-            BLOCK=block,
-            num_warps=16 if rounds else 4,
+            ADAPTERS=_adapters(gate_up),
+            ROWS=together,
+            BLOCK=_GATED_COLUMNS,
+            num_warps=4,
         )
-        return out
+        return self.rounded(out) if rounds else Rows(out)
 
     def gather(self, cache: LayerCache, tables, length):
         return attention.gather(self._weights, cache, tables, length)
@@ -283,26 +373,26 @@ class TritonOperations:
 
     def sample(self, logits, temperatures, seeds, positions):
         rows, vocabulary = logits.shape
-        stretches = triton.cdiv(vocabulary, _SAMPLE_COLUMNS)
-        top, total, best, chosen = logits.new_empty(4, rows, stretches, dtype=torch.float32)
-        token = logits.new_empty(rows, stretches, dtype=torch.int64)
-        _sample[(rows, stretches)](
+        stretches = triton.cdiv(vocabulary, _SAMPLED_SIDE**2)
+        tops, totals = logits.new_empty(2, rows, stretches, dtype=torch.float32)
+        tokens, logprobs = logits.new_empty(rows, dtype=torch.int64), logits.new_empty(rows, dtype=torch.float32)
+        _measure[(rows, stretches)](logits, vocabulary, temperatures, tops, totals, BLOCK=_SAMPLED_SIDE**2, num_warps=4)
+        _draw[(rows,)](
             logits,
             vocabulary,
             temperatures,
             seeds,
             positions,
-            top,
-            total,
-            best,
-            chosen,
-            token,
-            BLOCK=_SAMPLE_COLUMNS,
+            tops,
+            totals,
+            stretches,
+            tokens,
+            logprobs,
+            STRETCHES=triton.next_power_of_2(stretches),
+            SIDE=_SAMPLED_SIDE,
             num_warps=8,
         )
-        winner = best.argmax(-1, keepdim=True)
-        logprobs = chosen.gather(-1, winner) - (top + total.log()).logsumexp(-1, keepdim=True)
-        return token.gather(-1, winner).squeeze(-1), logprobs.squeeze(-1)
+        return tokens, logprobs
 
 
 def _empty_rows(like, width, rounds):
@@ -311,6 +401,15 @@ def _empty_rows(like, width, rounds):
     return Rows(like.new_empty(len(like), width, dtype=FP8), like.new_empty(len(like), 1, dtype=torch.float32))
 
 
-def _or_any(tensor, other):
-    """Kernels take a pointer even where they do not read."""
-    return other if tensor is None else tensor
+def _pointers(rows: Rows):
+    """A product and what completes it, as the kernels take them."""
+    up = None if rows.up is None else rows.up.matrix
+    return rows.values, rows.values.stride(0), rows.scale, up, 0 if up is None else up.stride(0)
+
+
+def _adapters(rows: Rows):
+    """Ranks of a module, from one module's to the next one's, copies, from one copy to the next."""
+    if rows.up is None:
+        return 0, 0, 0, 0
+    matrix, ranks, step, copies = rows.up
+    return ranks, step, copies, matrix.shape[1] // copies

@@ -12,12 +12,39 @@ from clotho_trainer.model.fp8 import FP8, LARGEST, LEAST, Fp8Linear
 from clotho_trainer.model.lora import plain_adapter
 
 _ALIGNMENT = 64  # adapters are padded to as many rows, so that the products stay aligned
+_LEAST_FACTORS = 16  # that the matrix unit adds up at once
 _REST = 16.0  # the rounding error of 8 bits is at most so much smaller than what was rounded
 
 
+class Up(NamedTuple):
+    """The scaled B of the adapters of some modules. Of its columns, module i needs `ranks` from i * `step` on, and as
+    many in each further copy of the adapters."""
+
+    matrix: torch.Tensor
+    ranks: int
+    step: int
+    copies: int
+
+
 class Rows(NamedTuple):
+    """The result of a product that is still to be completed, which is left to the operation that reads it anyway."""
+
     values: torch.Tensor
     scale: torch.Tensor | None = None  # what each row is still to be multiplied with
+    up: Up | None = None  # what x A', in the last columns, is still to be multiplied with before it is added
+
+    @property
+    def width(self) -> int:
+        """Columns of the result."""
+        return self.values.shape[1] if self.up is None else len(self.up.matrix)
+
+    def with_adapters(self) -> "Rows":
+        """Added in place."""
+        if self.up is None:
+            return self
+        result = self.values[:, : self.width]
+        result.addmm_(self.values[:, self.width :], self.up.matrix.t())
+        return Rows(result, self.scale)
 
     @property
     def scaled(self) -> torch.Tensor:
@@ -67,8 +94,16 @@ class FusedLinear:
             self._up[adapter.outputs, adapter.ranks] = (adapter.up * adapter.scaling).to(self._up.dtype)
 
     def __call__(self, x: Rows) -> Rows:
-        """The first `width` columns are the result."""
-        return Rows(self._with_adapters(functional.linear(x.values, self._store, self._bias)))
+        return Rows(functional.linear(x.values, self._store, self._bias), up=self._completion)
+
+    @property
+    def _completion(self) -> Up | None:
+        if not self.rank:
+            return None
+        ranks = {len(adapter.down) for adapter in self.adapters}
+        is_regular = self.has_all_adapters and len(ranks) == 1 and not min(ranks) % _LEAST_FACTORS
+        each, step = (min(ranks), min(ranks)) if is_regular else (self.rank, 0)
+        return Up(self._up, each, step, self.copies_of_adapters)
 
     def _make_store(self, ranks: int, _dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         weight = self._bases[0].weight
@@ -86,11 +121,6 @@ class FusedLinear:
         for base in self._bases:
             yield base, slice(row, row + base.out_features)
             row += base.out_features
-
-    def _with_adapters(self, y: torch.Tensor) -> torch.Tensor:
-        if self.rank:
-            y[:, : self.width].addmm_(y[:, self.width :], self._up.t())
-        return y
 
     def _below(self, ranks: slice) -> torch.Tensor:
         start = len(self._store) - self.rank * self.copies_of_adapters
@@ -128,8 +158,8 @@ class FusedFp8Linear(FusedLinear):
             self._up[adapter.outputs, rest] = (up / _REST).to(self._up.dtype)
 
     def __call__(self, x: Rows) -> Rows:
-        y = Rows(self._with_adapters(self._product(x.values)), x.scale)
-        return y if self._bias is None else Rows(y.scaled + self._bias)
+        y = Rows(self._product(x.values), x.scale, self._completion)
+        return y if self.bias is None else Rows(y.with_adapters().scaled + self.bias)
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         if not x.is_cuda:
@@ -152,7 +182,7 @@ class FusedPackedLinear(FusedLinear):
         for base, outputs in self._outputs():
             nf4.unpack(base.packed, base.block, unpacked[outputs])
         unpacked[self.width :] = self._store
-        return Rows(self._with_adapters(functional.linear(x.values, unpacked, self._bias)))
+        return Rows(functional.linear(x.values, unpacked, self._bias), up=self._completion)
 
     def _make_store(self, ranks: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         first = self._bases[0]

@@ -22,7 +22,7 @@ class PlainOperations:
     ) -> Rows:
         """Adds to the residual in place; gives it normalised."""
         if addition is not None:
-            residual += addition.scaled[:, : residual.shape[1]]
+            residual += addition.scaled
         normed = self._norm(residual, weight)
         return self.rounded(normed) if rounds else Rows(normed)
 
@@ -35,7 +35,7 @@ class PlainOperations:
         """Queries, normalised and rotated; keys and values go to their slots of the cache."""
         w = self._weights
         rows = len(qkv.values)
-        heads = qkv.scaled[:, : layer.qkv.width].reshape(rows, -1, w.head_dim)
+        heads = qkv.with_adapters().scaled.reshape(rows, -1, w.head_dim)
         query, key, value = torch.split(heads, [w.query_heads, w.kv_heads, w.kv_heads], dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)
@@ -44,8 +44,8 @@ class PlainOperations:
         cache.values.write(slots, value)
         return _rotated(query, cos, sin).reshape(rows, -1)
 
-    def gated(self, gate_up: Rows, width: int, *, rounds: bool) -> Rows:
-        gate, up = gate_up.scaled[:, :width].chunk(2, dim=1)
+    def gated(self, gate_up: Rows, *, rounds: bool) -> Rows:
+        gate, up = gate_up.with_adapters().scaled.chunk(2, dim=1)
         active = functional.silu(gate) * up
         return self.rounded(active) if rounds else Rows(active)
 
