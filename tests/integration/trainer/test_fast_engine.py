@@ -111,6 +111,16 @@ async def test_sequences_that_start_and_finish_at_different_times_are_independen
     assert [completion.tokens for completion in together] == expected
 
 
+async def test_the_same_is_sampled_whether_or_not_the_host_runs_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = policy("qwen3")
+    request = Request(PROMPTS[2], Sampling(max_tokens=30, ignore_end=True), n=5)
+    async with serving(live) as engine:
+        ahead = await engine.generate(request)
+    monkeypatch.setattr(FastEngine, "_run_ahead", lambda engine: None)
+    async with serving(live) as engine:
+        assert await engine.generate(request) == ahead
+
+
 async def test_preempted_sequences_lose_nothing() -> None:
     """Six blocks of 16 tokens hold hardly two of these four sequences."""
     live = policy("qwen3")

@@ -139,6 +139,53 @@ def test_the_youngest_is_preempted_when_blocks_run_out_and_readmitted_first(loop
     assert middle.state is State.RUNNING
 
 
+@dataclass
+class Ahead:
+    name: str
+    steps: int
+    limits: tuple[int, ...] = (20, 20)
+    blocks: int = 100
+    rows: int = 8
+    waiting: str = ""
+    cancels: bool = False
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Ahead("nothing changes", steps=4),
+        Ahead("up to the last limit", limits=(7, 5), steps=2),
+        Ahead("a sequence that ends is only an idle row", limits=(20, 3), steps=4),
+        Ahead("all end in the steps that fly", limits=(5, 3), steps=0),
+        Ahead("another can be admitted", waiting="c", steps=0),
+        Ahead("another waits for a row", waiting="c", rows=2, limits=(20, 3), steps=4),
+        Ahead("another waits for blocks", waiting="c" * 16, blocks=7, steps=4),
+        Ahead("a cancelled one is to be removed", cancels=True, steps=0),
+        Ahead("just enough blocks", blocks=6, steps=4),
+        Ahead("one would be preempted", blocks=5, steps=0),
+        Ahead("no blocks beyond a limit", blocks=5, limits=(20, 5), steps=4),
+    ],
+    ids=lambda case: case.name,
+)
+def test_steps_are_launched_ahead_while_the_rows_stay_the_same(case: Ahead, loop: asyncio.AbstractEventLoop) -> None:
+    """Four steps fly; the prompts fill a block each, and one token of each is known."""
+    decides = scheduler(case.blocks, rows=case.rows)
+    entries = [sequence(loop, prompt, limit) for prompt, limit in zip(("aaaa", "bbbb"), case.limits, strict=True)]
+    decides.add(entries)
+    decides.admit()
+    write(entries, 1)
+    decides.reserve(4)
+    decides.add(sequence(loop, prompt) for prompt in case.waiting.split())
+    if case.cancels:
+        entries[0].future.cancel()
+    free = decides.free_blocks
+    assert decides.steps_ahead(4, 4) == case.steps
+    assert (decides.free_blocks, decides.running) == (free, entries), "it only decides"
+    if case.steps:
+        decides.reserve(4 + case.steps)
+        assert decides.running == entries, "none was preempted"
+
+
 def test_cancelled_sequences_are_removed_whether_running_or_waiting(loop: asyncio.AbstractEventLoop) -> None:
     decides = scheduler(rows=1)
     running, waiting, last = entries = [sequence(loop, prompt) for prompt in ("aaaa", "bbbb", "cccc")]

@@ -14,7 +14,7 @@ from collections.abc import Sequence as Many
 from clotho_trainer.inference.core.engine import Completion, EngineBusyError, Request, Scores
 from clotho_trainer.inference.core.scheduler import Scheduler
 from clotho_trainer.inference.core.scoring import score
-from clotho_trainer.inference.core.sequences import Sequence, SequenceWriter, resolve, settle, stream
+from clotho_trainer.inference.core.sequences import Sequence, SequenceWriter, State, resolve, settle, stream
 from clotho_trainer.model.live import LiveWeights
 
 log = logging.getLogger(__name__)
@@ -128,6 +128,7 @@ class LiveEngine:
                         self._score_next()
                         self._collect_arrived()
                         self._advance()
+                    self._leave()
         except Exception as error:
             log.exception("the decoder failed")
             self._failure = f"the decoder failed: {error}"
@@ -171,10 +172,13 @@ class LiveEngine:
             settle(future, EngineBusyError(f"scoring failed: {error}"))
 
     def _write(self, sequences: Many[Sequence], tokens: Many[Many[int]], logprobs: Many[Many[float]]) -> bool:
-        """Append what was sampled, and finish and answer the sequences that are complete; whether there were any."""
+        """Append what was sampled, and finish and answer the sequences that are complete; whether there were any. What
+        was sampled for a sequence after its end is dropped."""
         finished: list[tuple[Sequence, Completion]] = []
         version, write = self._live.version, self._writer.write
         for sequence, drawn, values in zip(sequences, tokens, logprobs, strict=True):
+            if sequence.state is not State.RUNNING:
+                continue
             reason = write(sequence, drawn, values, version)
             if reason is not None:
                 finished.append((sequence, self._writer.completion(sequence, reason)))
@@ -185,6 +189,9 @@ class LiveEngine:
 
     def _enter(self) -> None:
         """The weights may have changed since the last turn."""
+
+    def _leave(self) -> None:
+        """The weights may change from now on: finish what reads them."""
 
     def _advance(self) -> None:
         """Some tokens for every running sequence, and a start for those that wait."""

@@ -82,16 +82,26 @@ class Scheduler:
         """
         has_changed = False
         for sequence in tuple(self.running):
-            last = min(sequence.position + steps - 1, sequence.last_position)
-            if last < len(sequence.blocks) * self._blocks.block_size or sequence.state is not State.RUNNING:
+            missing = self._missing(sequence, steps)
+            if not missing or sequence.state is not State.RUNNING:
                 continue
             has_changed = True
-            missing = self._blocks.needed(last + 1) - len(sequence.blocks)
             while missing > self._blocks.free_count and sequence.state is State.RUNNING:
                 self._preempt_youngest()
             if sequence.state is State.RUNNING:
                 sequence.blocks += self._blocks.allocate(missing)
         return has_changed
+
+    def steps_ahead(self, flying: int, most: int) -> int:
+        """How many steps the running sequences can take behind `flying` ones whose tokens are not known yet; 0 where a
+        sequence is to be admitted, removed or preempted first. A limit that one reaches in flight is no reason: its
+        row idles a little, and those that wait are read in fewer, larger passes."""
+        steps = min(most, max(sequence.room for sequence in self.running) - flying)
+        admits = bool(self.waiting) and self._has_place_for(self.waiting[0])
+        if steps <= 0 or admits or any(sequence.is_cancelled for sequence in self.running):
+            return 0
+        missing = sum(self._missing(sequence, flying + steps) for sequence in self.running)
+        return steps if missing <= self._blocks.free_count else 0
 
     def finish(self, sequences: Iterable[Sequence]) -> bool:
         """Free their blocks; whether there were any."""
@@ -115,11 +125,22 @@ class Scheduler:
         self.finish(lost)
         return lost
 
+    def _missing(self, sequence: Sequence, steps: int) -> int:
+        """Blocks for its next `steps` tokens that it does not have yet."""
+        last = min(sequence.position + steps - 1, sequence.last_position)
+        return max(0, self._blocks.needed(last + 1) - len(sequence.blocks))
+
+    def _has_place_for(self, sequence: Sequence) -> bool:
+        return len(self.running) < self.max_running and self._has_blocks_for(sequence.position + 1)
+
+    def _has_blocks_for(self, length: int) -> bool:
+        return self._blocks.free_count >= self._blocks.needed(length) + int(len(self.running) * self._watermark)
+
     def _allocate_past(self, sequence: Sequence, length: int, shared: Prefill | None) -> bool:
         """Full blocks of a common past are shared; the last, partly filled one is each sequence's own."""
         needed = self._blocks.needed(length)
         if shared is None:
-            if self._blocks.free_count < needed + int(len(self.running) * self._watermark):
+            if not self._has_blocks_for(length):
                 return False
             sequence.blocks = self._blocks.allocate(needed)
             return True

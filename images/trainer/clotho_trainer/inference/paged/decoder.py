@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +17,7 @@ from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 
-STEPS = 8  # at most, before the host checks which sequences are finished
+STEPS = 4  # at most, before the host checks which sequences are finished
 _ROWS_OF_GRAPHS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 
 Attend = Callable[[torch.Tensor, LayerCache], torch.Tensor]
@@ -45,6 +47,29 @@ class Operations(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Steps that were launched: the host is free until it needs what they sample."""
+
+    rows: int
+    steps: int
+    tokens: torch.Tensor  # of all steps and rows, in the host's memory once they have landed
+    logprobs: torch.Tensor
+    nears: Any  # CUDA events; None on a CPU, where everything is computed at once
+    lands: Any
+
+    def wait_for_last_step(self) -> None:
+        """It is the time to launch more: later the device would idle, earlier more would be decided unseen."""
+        if self.nears is not None:
+            self.nears.synchronize()
+
+    def collect(self) -> tuple[list[list[int]], list[list[float]]]:
+        """Tokens and log-probabilities of all steps, for each row. At most one later flight may have been launched."""
+        if self.lands is not None:
+            self.lands.synchronize()
+        return self.tokens[:, : self.rows].t().tolist(), self.logprobs[:, : self.rows].t().tolist()
+
+
 class Decoder:
     def __init__(self, weights: PolicyWeights, shape: CacheShape, *, max_rows: int, seed: int) -> None:
         self._weights = weights
@@ -60,6 +85,12 @@ class Decoder:
         self._temperatures = torch.ones(max_rows, device=device)
         self._drawn = torch.zeros(STEPS, max_rows, dtype=torch.int64, device=device)
         self._logprobs = torch.zeros(STEPS, max_rows, device=device)
+        self._landings = cycle(
+            [
+                tuple(torch.empty_like(x, device="cpu", pin_memory=x.is_cuda) for x in (self._drawn, self._logprobs))
+                for _ in range(2)  # one is read while the next flight fills the other
+            ]
+        )
         self._taken = torch.zeros(1, dtype=torch.int64, device=device)
         self._logits: dict[int, torch.Tensor] = {}  # of each graph, where it leaves them
         self._graphs: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}
@@ -99,24 +130,34 @@ class Decoder:
         ):
             target[:size] = torch.tensor([*values, *idle], dtype=torch.int64)
         self._temperatures[:size] = torch.tensor([row.request.sampling.temperature for row in rows] + [1.0] * len(idle))
+        self.load_tables(rows)
+
+    def load_tables(self, rows: Many[Sequence]) -> None:
+        """Only the blocks of the rows have changed. It waits for nothing that was launched."""
         columns = max(len(row.blocks) for row in rows)
         tables = [[*row.blocks, *[NULL_BLOCK] * (columns - len(row.blocks))] for row in rows]
-        self._tables[:size, :columns] = torch.tensor(tables + [[NULL_BLOCK] * columns] * len(idle), dtype=torch.int32)
+        tables += [[NULL_BLOCK] * columns] * (self._size(len(rows)) - len(rows))
+        staged = torch.tensor(tables, dtype=torch.int32, pin_memory=self._tables.is_cuda)
+        self._tables[: len(tables), :columns].copy_(staged, non_blocking=True)
 
-    def advance(self, rows: int, steps: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Tokens and log-probabilities of `steps` steps, for each row."""
+    def launch(self, rows: int, steps: int) -> Flight:
+        """`steps` steps of the first `rows` rows, behind what was launched before."""
         size = self._size(rows)
         forward, sample = self._graphs.get(size) or (
             lambda: self._forward_step(size),
             lambda: self._sample_step(size),
         )
         self._taken.zero_()
-        for _ in range(steps):
+        for _ in range(steps - 1):
             forward()
             sample()
-        drawn = self._drawn[:steps, :rows].t().contiguous()
-        logprobs = self._logprobs[:steps, :rows].t().contiguous()
-        return drawn.tolist(), logprobs.tolist()
+        nears = self._mark()
+        forward()
+        sample()
+        tokens, logprobs = (landing[:steps] for landing in next(self._landings))
+        tokens.copy_(self._drawn[:steps], non_blocking=True)
+        logprobs.copy_(self._logprobs[:steps], non_blocking=True)
+        return Flight(rows, steps, tokens, logprobs, nears, self._mark())
 
     def logits(self, rows: int) -> torch.Tensor:
         """Of one step; after sampling from them, call `load` with the new tokens."""
@@ -153,6 +194,10 @@ class Decoder:
 
     def copy_blocks(self, sources: Many[int], targets: Many[int]) -> None:
         self._cache.copy(sources, targets)
+
+    def _mark(self) -> Any:
+        """Waited for, it tells that all that was launched so far is done."""
+        return torch.cuda.current_stream(self._tables.device).record_event() if self._tables.is_cuda else None
 
     def _size(self, rows: int) -> int:
         return next(size for size in self.sizes if size >= rows)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import deque
 
 import torch
 
@@ -13,7 +14,7 @@ from clotho_trainer.inference.core.sampler import Sampler
 from clotho_trainer.inference.core.scheduler import Prefill, Scheduler, prefill_batches
 from clotho_trainer.inference.core.sequences import Sequence
 from clotho_trainer.inference.paged.cache import CacheShape
-from clotho_trainer.inference.paged.decoder import STEPS, Decoder
+from clotho_trainer.inference.paged.decoder import STEPS, Decoder, Flight
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model.live import LiveWeights
 
@@ -48,7 +49,9 @@ class FastEngine(LiveEngine):
         self._block_size = cache.block_size
         self._decoder = Decoder(weights, cache, max_rows=max_rows, seed=seed)
         self._sampler = Sampler(live.device, end_tokens, seed)
-        self._is_stale = False  # the decoder's rows are not the scheduler's
+        self._rows: list[Sequence] = []  # the decoder's
+        self._is_stale = False  # they are not the scheduler's
+        self._flights: deque[Flight] = deque()  # of these rows; two while the host books what the first has sampled
         self._weights_stamp: tuple[int, int] | None = None
 
     async def start(self) -> None:
@@ -75,7 +78,24 @@ class FastEngine(LiveEngine):
             self._give_up(EngineBusyError("out of GPU memory while decoding; retry the request"))
             torch.cuda.empty_cache()
 
+    def _leave(self) -> None:
+        while self._flights:
+            self._collect()
+
+    def _clear(self) -> None:
+        self._flights.clear()
+
     def _step(self) -> None:
+        if self._flights:
+            self._run_ahead()
+            self._collect()
+        else:
+            self._begin()
+        if self._flights:
+            self._flights[-1].wait_for_last_step()  # what arrives meanwhile is seen before more is launched
+
+    def _begin(self) -> None:
+        """Nothing is in flight: the rows can change."""
         scheduler = self._scheduler
         self._is_stale |= scheduler.finish_cancelled()
         if self._may_admit and (prefills := scheduler.admit()):
@@ -86,14 +106,28 @@ class FastEngine(LiveEngine):
         needs_sampler = any(sequence.needs_sampler for sequence in scheduler.running)
         steps = 1 if needs_sampler else min(STEPS, max(sequence.room for sequence in scheduler.running))
         self._is_stale |= scheduler.reserve(steps)
-        running = scheduler.running
         if self._is_stale:
-            self._decoder.load(running)
+            self._rows = list(scheduler.running)
+            self._decoder.load(self._rows)
             self._is_stale = False
         if needs_sampler:
-            self._draw(running, self._decoder.logits(len(running)))
+            self._draw(self._rows, self._decoder.logits(len(self._rows)))
         else:
-            self._is_stale |= self._write(running, *self._decoder.advance(len(running), steps))
+            self._flights.append(self._decoder.launch(len(self._rows), steps))
+
+    def _run_ahead(self) -> None:
+        """Launch more for the same rows, so that the device has work while the host books what is in flight."""
+        flying = self._flights[0].steps
+        if self._is_stale or not (steps := self._scheduler.steps_ahead(flying, STEPS)):
+            return
+        if self._scheduler.reserve(flying + steps):
+            self._decoder.load_tables(self._rows)
+        self._flights.append(self._decoder.launch(len(self._rows), steps))
+
+    def _collect(self) -> None:
+        """Blocks of sequences that end here are free at once, though the next flight may still write to them: none is
+        handed out before that was collected, as their end has made the rows stale."""
+        self._is_stale |= self._write(self._rows, *self._flights.popleft().collect())
 
     def _prefill(self, prefills: list[Prefill]) -> None:
         """Cache every different past once, and sample the first token of each sequence."""
