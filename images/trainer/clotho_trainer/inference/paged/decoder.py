@@ -13,6 +13,7 @@ from clotho_trainer.inference.core.sequences import Sequence
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
+from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 
 STEPS = 8  # at most, before the host checks which sequences are finished
@@ -37,7 +38,12 @@ class Operations(Protocol):
     def gather(self, cache: LayerCache, tables: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]: ...
 
     def attend(
-        self, query: torch.Tensor, cache: LayerCache, positions: torch.Tensor, tables: torch.Tensor
+        self,
+        query: torch.Tensor,
+        cache: LayerCache,
+        positions: torch.Tensor,
+        tables: torch.Tensor,
+        shared: SharedPrompts,
     ) -> torch.Tensor: ...
 
     def sample(
@@ -54,6 +60,7 @@ class Decoder:
         self._cache = Cache(weights, shape)
         columns = min(-(-len(weights.cos) // shape.block_size), shape.blocks)
         self._tables = torch.full((max_rows, columns), NULL_BLOCK, dtype=torch.int32, device=device)
+        self._shared = SharedPrompts(max_rows, weights.query_heads // weights.kv_heads, device)
         self._tokens, self._positions, self._last, self._seeds = torch.zeros(
             4, max_rows, dtype=torch.int64, device=device
         )
@@ -102,6 +109,7 @@ class Decoder:
         columns = max(len(row.blocks) for row in rows)
         tables = [[*row.blocks, *[NULL_BLOCK] * (columns - len(row.blocks))] for row in rows]
         self._tables[:size, :columns] = torch.tensor(tables + [[NULL_BLOCK] * columns] * len(idle), dtype=torch.int32)
+        self._shared.load([row.blocks for row in rows], [row.position for row in rows], self._block_size)
 
     def advance(self, rows: int, steps: int) -> tuple[list[list[int]], list[list[float]]]:
         """Tokens and log-probabilities of `steps` steps, for each row."""
@@ -163,7 +171,7 @@ class Decoder:
         slots = blocks * self._block_size + positions % self._block_size
 
         def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
-            return self._operations.attend(query, cache, positions, tables)
+            return self._operations.attend(query, cache, positions, tables, self._shared)
 
         hidden = self._forward(self._tokens[:size], positions, slots, attend)
         self._logits[size] = functional.linear(hidden, self._weights.head)
