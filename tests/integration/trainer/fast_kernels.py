@@ -1,20 +1,26 @@
 """Compares every Triton kernel with its plain twin, in Triton's interpreter; run as a program of its own because the
 interpreter has to be chosen before Triton is imported."""
 
+import asyncio
 import os
+from types import SimpleNamespace
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
+from clotho_trainer.inference.core.engine import Request, Sampling
 from clotho_trainer.inference.paged import attention, kernels
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
+from clotho_trainer.inference.paged.sharing import QUERIES, SharedPrompts
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model import fp8
 from clotho_trainer.model.architecture import base_model
-from integration.trainer.fast_policies import CONTEXT, policy
+from integration.trainer import fast_policies
+from integration.trainer.fast_policies import CONTEXT, policy, reference_logprobs
 
 ROWS, BLOCK_SIZE = 5, 16
 
@@ -104,8 +110,61 @@ def compare_attention(
         cache = full_cache(plain._weights, block_size, in_fp8=in_fp8)
         sides = [do.gather(cache, tables, 2 * block_size + 3) for do in (ours, plain)]
         same(*(torch.stack(side) for side in sides))
+        nothing = SharedPrompts(ROWS, 2, query.device)
         for attention._PROGRAMS in (1, 40):  # one share of the keys a row, and several
-            same(*(do.attend(query, cache, last, tables) for do in (ours, plain)), closeness)
+            same(*(do.attend(query, cache, last, tables, nothing) for do in (ours, plain)), closeness)
+
+
+def compare_shared(*, in_fp8: bool) -> None:
+    """Three query heads a key head: tiles are padded. With four rows a tile: one that lacks a member, rows that share
+    nothing, more members than a tile has, a full tile; then a tile of as many as the matrix unit takes."""
+    weights: Any = SimpleNamespace(query_heads=6, kv_heads=2, head_dim=16, layers=[None], dtype=torch.float32)
+    weights.device = torch.device("cpu")
+    operations = kernels.TritonOperations(weights), PlainOperations(weights, 0)
+    tile = attention._FP8_TILE if in_fp8 else attention._TILE
+    some, many = [(3, 1, 2), (1, 2, 0), (1, 3, 0), (5, 4, 3), (4, 5, 1)], [(21, 1, 2)]
+    for block_size, groups, queries_a_row, expected in (
+        (BLOCK_SIZE, some, QUERIES // 4, [(0, 3, 2), (5, 2, 3), (7, 3, 3), (10, 4, 1)]),
+        (4 * tile, some, QUERIES // 4, [(0, 3, 2), (5, 2, 3), (7, 3, 3), (10, 4, 1)]),
+        (BLOCK_SIZE, many, 3, [(0, 21, 2)]),
+    ):
+        cache = full_cache(weights, block_size, in_fp8=in_fp8)
+        tables, positions = rows_of(groups, block_size)
+        shared = SharedPrompts(len(tables), queries_a_row, weights.device)
+        shared.load(tables, positions, block_size)
+        found = shared.tiles[: shared.count].tolist()
+        assert found == [[row, members, blocks * block_size] for row, members, blocks in expected]
+        query = torch.randn(len(tables), weights.query_heads * weights.head_dim)
+        where = torch.tensor(positions), torch.tensor(tables, dtype=torch.int32)
+        for attention._PROGRAMS in (1, 8, 40):  # one part of what is shared, several, and several of a row's own keys
+            same(*(do.attend(query, cache, *where, shared) for do in operations), 2e-3 if in_fp8 else 1e-5)
+
+
+def rows_of(groups: list[tuple[int, int, int]], block_size: int) -> tuple[list[list[int]], list[int]]:
+    """Tables and positions of groups: members, the first block, how many blocks they share. The first member is about
+    to write its first token behind them."""
+    tables, positions = [], []
+    for members, first, common in groups:
+        for member in range(members):
+            prompt = [first, 6, 7][: max(common, 1)]
+            tables.append(prompt + (torch.randperm(8)[: 4 - len(prompt)] + 1).tolist())
+            ahead = int(torch.randint((4 - common) * block_size, ())) if member else 0
+            positions.append(common * block_size + ahead)
+    return tables, positions
+
+
+async def compare_answers(*, in_fp8: bool) -> None:
+    """Answers to one prompt of two blocks and a half; the interpreter's arithmetic is that of the modules."""
+    live, prompt = policy("qwen3"), tuple(range(5, 45))
+    engine = fast_policies.engine(live, cache_in_fp8=in_fp8)
+    attention._PROGRAMS = 8
+    await engine.start()
+    completions = await engine.generate(Request(prompt, Sampling(max_tokens=3, ignore_end=True), n=3))
+    await engine.stop()
+    assert engine._decoder._shared.tokens[:3].tolist() == [32] * 3
+    for completion in completions:
+        found = torch.tensor(completion.logprobs), torch.tensor(reference_logprobs(live, prompt, completion, 1.0))
+        same(*found, 0.05 if in_fp8 else 1e-4)
 
 
 def full_cache(weights: PolicyWeights, block_size: int, *, in_fp8: bool) -> LayerCache:
@@ -135,8 +194,11 @@ def same(left: torch.Tensor, right: torch.Tensor, closeness: float = 1e-5) -> No
 
 
 if __name__ == "__main__":
-    with torch.no_grad():
-        for name, rank in (("qwen3", 4), ("qwen3", 48), ("qwen2", 16)):  # the second has each module's ranks in parts
-            for in_fp8 in (False, True):
+    torch.use_deterministic_algorithms(True)  # fills what has not been written with NaN
+    for in_fp8 in (False, True):
+        with torch.no_grad():
+            for name, rank in (("qwen3", 4), ("qwen3", 48), ("qwen2", 16)):  # the second has a module's ranks in parts
                 compare(name, rank, in_fp8=in_fp8)
-        compare_distribution(kernels.TritonOperations(PolicyWeights(policy("qwen3").model, CONTEXT)))
+            compare_shared(in_fp8=in_fp8)
+        asyncio.run(compare_answers(in_fp8=in_fp8))
+    compare_distribution(kernels.TritonOperations(PolicyWeights(policy("qwen3").model, CONTEXT)))

@@ -81,7 +81,7 @@ async def test_partly_adapted_and_fully_trained_models_are_served(adapts: list[s
 def test_the_kernels_give_the_same_numbers() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "integration.trainer.fast_kernels"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -18,6 +18,7 @@ from clotho_trainer.inference.paged.cache import Cache, CacheShape
 from clotho_trainer.inference.paged.kernels import TritonOperations
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
+from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model import fp8, load, nf4
 from clotho_trainer.model.architecture import base_model, compute_quantized
@@ -207,7 +208,12 @@ def test_attention_over_an_fp8_cache_equals_the_plain_one() -> None:
         assert other.scales is not None
         assert relative(mine.scales, other.scales) < 5e-3
         assert (mine.content.float() != other.content.float()).float().mean() < 0.05, "last digits of rotated keys"
-    assert relative(*(do.attend(query, caches[0], positions, tables) for do in both)) < 1e-2
+    shared = SharedPrompts(8, weights.query_heads // weights.kv_heads, weights.device)
+    for common in (0, 5):
+        tables[8 - common :, 0] = tables[3, 0]
+        shared.load(tables.tolist(), positions.tolist(), 128)
+        assert shared.tokens.tolist() == [0] * (8 - common) + [128] * common
+        assert relative(*(do.attend(query, caches[0], positions, tables, shared) for do in both)) < 1e-2
     assert relative(*(torch.stack(do.gather(caches[0], tables, 300)) for do in both)) < 1e-3
 
 

@@ -1,5 +1,5 @@
-"""Attention over the key-value cache as Triton kernels: one query a row while decoding, and the keys and values of
-prompts side by side."""
+"""Attention over the key-value cache as Triton kernels: one query a row while decoding, with prompts that rows share
+read once, and the keys and values of prompts side by side."""
 
 # ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
 # mypy: ignore-errors
@@ -11,19 +11,22 @@ import triton
 import triton.language as tl
 
 from clotho_trainer.inference.paged.cache import LayerCache
+from clotho_trainer.inference.paged.sharing import QUERIES, SharedPrompts
 from clotho_trainer.inference.paged.weights import PolicyWeights
 
-_PROGRAMS = 512  # keys of a row are split until the GPU has this many programs to run
+_PROGRAMS = 512  # keys are split until the GPU has this many programs to run
 _MOST_SPLITS = 32
 _TILE = 32  # keys that are read at once: small tiles, many of them on their way
 _FP8_TILE = 64  # of half the size
-_HAS_ASSEMBLER = os.environ.get("TRITON_INTERPRET") != "1"
+_ROWS_A_PROMPT = 8  # at least, where prompts are shared as they are in training
+_LARGEST = tl.constexpr(448.0)  # in 8 bits
+_HAS_ASSEMBLER = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
 
 
 @triton.jit
-def _unpack(pairs, HAS_ASSEMBLER: tl.constexpr):
+def _unpack(pairs):
     """Two 8-bit numbers that lie beside each other, as 16-bit ones: the first of each pair, and the second."""
-    if HAS_ASSEMBLER:
+    if _HAS_ASSEMBLER:
         first, second = tl.inline_asm_elementwise(
             """{
                 .reg .b32 sorted;
@@ -55,8 +58,169 @@ def _soften(score, top, total):
 
 
 @triton.jit
-def _block_of(tables, row, table_stride, start, last, BLOCK_SIZE: tl.constexpr):
-    return tl.load(tables + row * table_stride + start // BLOCK_SIZE, mask=start < last, other=0).to(tl.int64)
+def _block_of(table, start, last, BLOCK_SIZE: tl.constexpr):
+    return tl.load(table + start // BLOCK_SIZE, mask=start < last, other=0).to(tl.int64)
+
+
+@triton.jit
+def _share_of(tokens, SPLITS: tl.constexpr, UNIT: tl.constexpr):
+    """Tokens of each split, in whole units."""
+    return tl.cdiv(tokens, SPLITS * UNIT) * UNIT
+
+
+@triton.jit
+def _read_queries(
+    queries,
+    row,
+    members,
+    head,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
+    DIM: tl.constexpr,
+    IN_FP8: tl.constexpr,
+):
+    """What neighbouring rows ask of a key head, padded to what the matrix unit takes, and the place of each query."""
+    index, dimension = tl.arange(0, PADDED), tl.arange(0, DIM)
+    place = ((row + index // GROUP) * KV_HEADS + head) * GROUP + index % GROUP
+    is_query = index < members * GROUP
+    query = tl.load(queries + place[:, None] * DIM + dimension[None, :], mask=is_query[:, None], other=0.0)
+    if IN_FP8:
+        query = query.to(tl.float16)
+    return query, place, is_query
+
+
+@triton.jit
+def _no_sums(PADDED: tl.constexpr, DIM: tl.constexpr, IN_FP8: tl.constexpr):
+    """For each query: the highest score, the total weight, and the values it mixes. Values of 8 bits come in pairs,
+    because the matrix unit takes columns, and only numbers of 16 bits are turned on the way to it: even and odd
+    dimensions are summed apart, and are 448 times too large."""
+    COLUMNS: tl.constexpr = DIM // 2 if IN_FP8 else DIM
+    top = tl.full([PADDED], float("-inf"), tl.float32)
+    nothing = tl.zeros([PADDED, COLUMNS], tl.float32)
+    return top, tl.zeros([PADDED], tl.float32), nothing, nothing
+
+
+@triton.jit
+def _add_tokens(
+    sums,
+    query,
+    cache,
+    table,
+    head,
+    first,
+    last,
+    scale,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    IN_FP8: tl.constexpr,
+):
+    """The tokens of a row from `first`, where a tile begins, to `last`."""
+    keys, key_scales, values, value_scales = cache
+    top, total, mixed, mixed_odd = sums
+    COLUMNS: tl.constexpr = DIM // 2 if IN_FP8 else DIM
+    dimension, column, within = tl.arange(0, DIM), tl.arange(0, COLUMNS), tl.arange(0, TILE)
+    block = _block_of(table, first, last, BLOCK_SIZE)
+    for start in range(first, last, TILE):
+        seen = start + within < last
+        token = (block * KV_HEADS + head) * BLOCK_SIZE + start % BLOCK_SIZE + within
+        key = tl.load(keys + token[:, None] * DIM + dimension[None, :], mask=seen[:, None], other=0.0)
+        score = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee") * (scale * 1.4426950408889634)
+        if IN_FP8:
+            score *= tl.load(key_scales + token, mask=seen, other=0.0)[None, :]
+        top, weight, fade, total = _soften(tl.where(seen[None, :], score, float("-inf")), top, total)
+        value = tl.load(values + token[:, None] * COLUMNS + column[None, :], mask=seen[:, None], other=0)
+        if IN_FP8:  # 448 times the scale is the largest value of the token: it keeps weights in the range of 16 bits
+            weight *= tl.load(value_scales + token, mask=seen, other=0.0)[None, :] * _LARGEST
+            even, odd = _unpack(value)
+            mixed = mixed * fade[:, None] + tl.dot(weight.to(tl.float16), even)
+            mixed_odd = mixed_odd * fade[:, None] + tl.dot(weight.to(tl.float16), odd)
+        else:
+            mixed = mixed * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+        # The next block is known before its turn, so that its keys can be fetched ahead.
+        block = _block_of(table, start + TILE, last, BLOCK_SIZE)
+    return top, total, mixed, mixed_odd
+
+
+@triton.jit
+def _add_part(sums, parts, sizes, place, is_query, DIM: tl.constexpr, IN_FP8: tl.constexpr):
+    """The mean of many tokens counts as one token, whose score is their size."""
+    top, total, mixed, mixed_odd = sums
+    dimension = tl.arange(0, DIM)
+    size = tl.load(sizes + place, mask=is_query, other=0.0)
+    part = tl.load(parts + place[:, None] * DIM + dimension[None, :], mask=is_query[:, None], other=0.0)
+    top, weight, fade, total = _soften(size[:, None], top, total)
+    if IN_FP8:
+        weight *= _LARGEST
+        part, odd = tl.split(part.reshape(part.shape[0], DIM // 2, 2))
+        mixed_odd = mixed_odd * fade[:, None] + odd * weight
+    mixed = mixed * fade[:, None] + part * weight
+    return top, total, mixed, mixed_odd
+
+
+@triton.jit
+def _store_mean(sums, target, place, is_query, DIM: tl.constexpr, IN_FP8: tl.constexpr):
+    _, total, mixed, mixed_odd = sums
+    total = tl.maximum(total, 1e-30)
+    dimension = tl.arange(0, DIM)
+    if IN_FP8:
+        total *= _LARGEST
+        mixed = tl.interleave(mixed, mixed_odd)
+    mean = (mixed / total[:, None]).to(target.dtype.element_ty)
+    tl.store(target + place[:, None] * DIM + dimension[None, :], mean, mask=is_query[:, None])
+
+
+@triton.jit
+def _store_part(sums, parts, sizes, place, is_query, DIM: tl.constexpr, IN_FP8: tl.constexpr):
+    """The mean of some of a query's tokens, and how much it counts among all: nothing if there are none."""
+    top, total, _, _ = sums
+    tl.store(sizes + place, tl.where(total > 0, top + tl.log2(total), float("-inf")), mask=is_query)
+    _store_mean(sums, parts, place, is_query, DIM, IN_FP8)
+
+
+@triton.jit
+def _attend_shared(
+    queries,
+    keys,
+    key_scales,
+    values,
+    value_scales,
+    tables,
+    table_stride,
+    tile_count,
+    tiles,
+    parts,
+    sizes,
+    scale,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    QUERIES: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    IN_FP8: tl.constexpr,
+):
+    """What the rows of a tile share, once for all of them: means that `_attend` takes in. A program does one share of a
+    tile and a key head after the other. How many there are stands in memory only, and a program for each that is
+    possible would be thousands, nearly all of them empty."""
+    count = tl.load(tile_count)
+    for item in range(tl.program_id(0), count * KV_HEADS * SPLITS, tl.num_programs(0)):
+        tile, head, split = tiles + item % count * 3, item // count % KV_HEADS, item // (count * KV_HEADS)
+        row, members, tokens = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+        share = _share_of(tokens, SPLITS, BLOCK_SIZE)
+        first = split * share
+        last = tl.minimum(first + share, tokens)
+        if first < last:
+            query, place, is_query = _read_queries(queries, row, members, head, KV_HEADS, GROUP, QUERIES, DIM, IN_FP8)
+            sums = _no_sums(QUERIES, DIM, IN_FP8)
+            cache, table = (keys, key_scales, values, value_scales), tables + row * table_stride
+            sums = _add_tokens(
+                sums, query, cache, table, head, first, last, scale, KV_HEADS, DIM, BLOCK_SIZE, TILE, IN_FP8
+            )
+            _store_part(sums, parts, sizes, place * SPLITS + split, is_query, DIM, IN_FP8)
 
 
 @triton.jit
@@ -69,9 +233,12 @@ def _attend(
     positions,
     tables,
     table_stride,
+    shared_tokens,
+    shared_parts,
+    shared_sizes,
     out,
-    partial,
-    partial_weight,
+    parts,
+    sizes,
     scale,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -80,61 +247,29 @@ def _attend(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     SPLITS: tl.constexpr,
+    SHARED_SPLITS: tl.constexpr,
     IN_FP8: tl.constexpr,
-    HAS_ASSEMBLER: tl.constexpr,
 ):
-    """A program is a row, a key head and a share of the row's keys. The query heads that share the key head go
-    through them together, padded to what the matrix unit takes. Values of 8 bits come in pairs, because the matrix unit
-    takes columns, and only numbers of 16 bits are turned on the way to it: even and odd dimensions are summed apart."""
+    """A program is a row, a key head, a share of the row's own keys and of the means that `_attend_shared` has left.
+    The query heads that share the key head go through them together."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = (tl.load(positions + row) + 1).to(tl.int32)
-    member, dimension, within = tl.arange(0, PADDED), tl.arange(0, DIM), tl.arange(0, TILE)
-    COLUMNS: tl.constexpr = DIM // 2 if IN_FP8 else DIM
-    column = tl.arange(0, COLUMNS)
-    which = (row * KV_HEADS + head) * GROUP + member
-    is_member = member < GROUP
-    query = tl.load(queries + which[:, None] * DIM + dimension[None, :], mask=is_member[:, None], other=0.0)
-    if IN_FP8:
-        query = query.to(tl.float16)
-    share = tl.cdiv(length, SPLITS * TILE) * TILE
-    first = split * share
+    shared = tl.load(shared_tokens + row)
+    query, place, is_query = _read_queries(queries, row, 1, head, KV_HEADS, GROUP, PADDED, DIM, IN_FP8)
+    sums = _no_sums(PADDED, DIM, IN_FP8)
+    filled = tl.cdiv(shared, tl.maximum(_share_of(shared, SHARED_SPLITS, BLOCK_SIZE), 1))
+    for part in tl.range(split, filled, SPLITS, num_stages=3):
+        sums = _add_part(sums, shared_parts, shared_sizes, place * SHARED_SPLITS + part, is_query, DIM, IN_FP8)
+    share = _share_of(length - shared, SPLITS, TILE)
+    first = shared + split * share
     last = tl.minimum(first + share, length)
-    top = tl.full([PADDED], float("-inf"), tl.float32)
-    total = tl.zeros([PADDED], tl.float32)
-    mixed = tl.zeros([PADDED, COLUMNS], tl.float32)
-    mixed_odd = tl.zeros([PADDED, COLUMNS], tl.float32)
-    block = _block_of(tables, row, table_stride, first, last, BLOCK_SIZE)
-    for start in range(first, last, TILE):
-        seen = start + within < length
-        token = (block * KV_HEADS + head) * BLOCK_SIZE + start % BLOCK_SIZE + within
-        key = tl.load(keys + token[:, None] * DIM + dimension[None, :], mask=seen[:, None], other=0.0)
-        score = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee") * (scale * 1.4426950408889634)
-        if IN_FP8:
-            score *= tl.load(key_scales + token, mask=seen, other=0.0)[None, :]
-        top, weight, fade, total = _soften(tl.where(seen[None, :], score, float("-inf")), top, total)
-        value = tl.load(values + token[:, None] * COLUMNS + column[None, :], mask=seen[:, None], other=0)
-        if IN_FP8:  # 448 times the scale is the largest value of the token: it keeps weights in the range of 16 bits
-            weight *= tl.load(value_scales + token, mask=seen, other=0.0)[None, :] * 448.0
-            even, odd = _unpack(value, HAS_ASSEMBLER)
-            mixed = mixed * fade[:, None] + tl.dot(weight.to(tl.float16), even)
-            mixed_odd = mixed_odd * fade[:, None] + tl.dot(weight.to(tl.float16), odd)
-        else:
-            mixed = mixed * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
-        # The next block is known before its turn, so that its keys can be fetched ahead.
-        block = _block_of(tables, row, table_stride, start + TILE, last, BLOCK_SIZE)
-    total = tl.maximum(total, 1e-30)
-    place, target = which, out
+    cache = (keys, key_scales, values, value_scales)
+    table = tables + row * table_stride
+    sums = _add_tokens(sums, query, cache, table, head, first, last, scale, KV_HEADS, DIM, BLOCK_SIZE, TILE, IN_FP8)
     if SPLITS > 1:
-        place, target = which * SPLITS + split, partial
-        size = tl.where(first < last, top + tl.log2(total), float("-inf"))
-        tl.store(partial_weight + place, size, mask=is_member)
-    if IN_FP8:
-        target += place[:, None] * DIM + 2 * column[None, :]
-        total *= 448.0
-        tl.store(target + 1, (mixed_odd / total[:, None]).to(target.dtype.element_ty), mask=is_member[:, None])
+        _store_part(sums, parts, sizes, place * SPLITS + split, is_query, DIM, IN_FP8)
     else:
-        target += place[:, None] * DIM + column[None, :]
-    tl.store(target, (mixed / total[:, None]).to(target.dtype.element_ty), mask=is_member[:, None])
+        _store_mean(sums, out, place, is_query, DIM, IN_FP8)
 
 
 @triton.jit
@@ -177,53 +312,76 @@ def _gather(
     row, head = tl.program_id(0), tl.program_id(1)
     position = tl.program_id(2) * TILE + tl.arange(0, TILE)
     inside = position < length
-    block = _block_of(tables, row, table_stride, position, length, BLOCK_SIZE)
+    block = _block_of(tables + row * table_stride, position, length, BLOCK_SIZE)
     token = (block * KV_HEADS + head) * BLOCK_SIZE + position % BLOCK_SIZE
     target = (row * KV_HEADS + head).to(tl.int64) * length + position
     _widen_tokens(keys, key_scales, token, out_keys, target, inside, DIM)
     _widen_tokens(values, value_scales, token, out_values, target, inside, DIM)
 
 
-def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables):
+def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared: SharedPrompts):
     """One query a row over the keys up to its position."""
-    rows, group = len(query), w.query_heads // w.kv_heads
+    rows, group, block_size = len(query), w.query_heads // w.kv_heads, cache.keys.block_size
     in_fp8 = cache.keys.scales is not None
     keys, key_scales, values, value_scales = pointers(cache)
-    splits = 1
-    while rows * w.kv_heads * splits < _PROGRAMS and splits < _MOST_SPLITS:
-        splits *= 2
+    content = keys, key_scales, values.view(torch.int16) if in_fp8 else values, value_scales
+    paging = tables, tables.stride(0)
+    shape = {"KV_HEADS": w.kv_heads, "GROUP": group, "DIM": w.head_dim, "BLOCK_SIZE": block_size, "IN_FP8": in_fp8}
+    pipeline = {"TILE": min(_FP8_TILE if in_fp8 else _TILE, block_size), "num_stages": 3 if in_fp8 else 4}
+    splits, shared_splits = _splits(rows * w.kv_heads), _splits(triton.cdiv(rows, _ROWS_A_PROMPT) * w.kv_heads)
+    shared_parts = _empty_parts(query, rows * w.query_heads * shared_splits, w.head_dim)
+    if rows > 1:
+        _attend_shared[(_PROGRAMS,)](
+            query,
+            *content,
+            *paging,
+            shared.count,
+            shared.tiles,
+            *shared_parts,
+            w.head_dim**-0.5,
+            **shape,
+            **pipeline,
+            QUERIES=QUERIES,
+            SPLITS=shared_splits,
+            num_warps=4,
+        )
     out = torch.empty_like(query)
-    shape = (rows * w.query_heads * splits, w.head_dim)
-    partial = out if splits == 1 else torch.empty(shape, dtype=torch.float32, device=query.device)
-    sizes = out if splits == 1 else torch.empty(shape[:1], dtype=torch.float32, device=query.device)
+    parts = (out, out) if splits == 1 else _empty_parts(query, rows * w.query_heads * splits, w.head_dim)
     _attend[(rows, w.kv_heads, splits)](
         query,
-        keys,
-        key_scales,
-        values.view(torch.int16) if in_fp8 else values,
-        value_scales,
+        *content,
         positions,
-        tables,
-        tables.stride(0),
+        *paging,
+        shared.tokens,
+        *shared_parts,
         out,
-        partial,
-        sizes,
+        *parts,
         w.head_dim**-0.5,
-        KV_HEADS=w.kv_heads,
-        GROUP=group,
+        **shape,
+        **pipeline,
         PADDED=max(16, triton.next_power_of_2(group)),
-        DIM=w.head_dim,
-        BLOCK_SIZE=cache.keys.block_size,
-        TILE=min(_FP8_TILE if in_fp8 else _TILE, cache.keys.block_size),
         SPLITS=splits,
-        IN_FP8=in_fp8,
-        HAS_ASSEMBLER=_HAS_ASSEMBLER,
+        SHARED_SPLITS=shared_splits,
         num_warps=2,
-        num_stages=3 if in_fp8 else 4,
     )
     if splits > 1:
-        _join_splits[(rows * w.query_heads,)](partial, sizes, out, DIM=w.head_dim, SPLITS=splits, num_warps=4)
+        _join_splits[(rows * w.query_heads,)](*parts, out, DIM=w.head_dim, SPLITS=splits, num_warps=4)
     return out
+
+
+def _splits(programs: int) -> int:
+    splits = 1
+    while programs * splits < _PROGRAMS and splits < _MOST_SPLITS:
+        splits *= 2
+    return splits
+
+
+def _empty_parts(like, count: int, dim: int):
+    """Means, and how much each counts."""
+    return (
+        torch.empty(count, dim, dtype=torch.float32, device=like.device),
+        torch.empty(count, dtype=torch.float32, device=like.device),
+    )
 
 
 def gather(w: PolicyWeights, cache: LayerCache, tables, length: int):

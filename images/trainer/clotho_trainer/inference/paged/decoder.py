@@ -15,6 +15,7 @@ from clotho_trainer.inference.core.sequences import Sequence
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
+from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 
 STEPS = 4  # at most, before the host checks which sequences are finished
@@ -39,7 +40,12 @@ class Operations(Protocol):
     def gather(self, cache: LayerCache, tables: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]: ...
 
     def attend(
-        self, query: torch.Tensor, cache: LayerCache, positions: torch.Tensor, tables: torch.Tensor
+        self,
+        query: torch.Tensor,
+        cache: LayerCache,
+        positions: torch.Tensor,
+        tables: torch.Tensor,
+        shared: SharedPrompts,
     ) -> torch.Tensor: ...
 
     def sample(
@@ -79,6 +85,7 @@ class Decoder:
         self._cache = Cache(weights, shape)
         columns = min(-(-len(weights.cos) // shape.block_size), shape.blocks)
         self._tables = torch.full((max_rows, columns), NULL_BLOCK, dtype=torch.int32, device=device)
+        self._shared = SharedPrompts(max_rows, weights.query_heads // weights.kv_heads, device)
         self._tokens, self._positions, self._last, self._seeds = torch.zeros(
             4, max_rows, dtype=torch.int64, device=device
         )
@@ -130,6 +137,7 @@ class Decoder:
         ):
             target[:size] = torch.tensor([*values, *idle], dtype=torch.int64)
         self._temperatures[:size] = torch.tensor([row.request.sampling.temperature for row in rows] + [1.0] * len(idle))
+        self._shared.load([row.blocks for row in rows], [row.position for row in rows], self._block_size)
         self.load_tables(rows)
 
     def load_tables(self, rows: Many[Sequence]) -> None:
@@ -208,7 +216,7 @@ class Decoder:
         slots = blocks * self._block_size + positions % self._block_size
 
         def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
-            return self._operations.attend(query, cache, positions, tables)
+            return self._operations.attend(query, cache, positions, tables, self._shared)
 
         hidden = self._forward(self._tokens[:size], positions, slots, attend)
         self._logits[size] = functional.linear(hidden, self._weights.head)

@@ -10,6 +10,7 @@ import triton.language as tl
 from clotho_trainer.inference.paged import attention
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import FP8
 
@@ -368,8 +369,8 @@ class TritonOperations:
     def gather(self, cache: LayerCache, tables, length):
         return attention.gather(self._weights, cache, tables, length)
 
-    def attend(self, query, cache: LayerCache, positions, tables):
-        return attention.attend(self._weights, query, cache, positions, tables)
+    def attend(self, query, cache: LayerCache, positions, tables, shared: SharedPrompts):
+        return attention.attend(self._weights, query, cache, positions, tables, shared)
 
     def sample(self, logits, temperatures, seeds, positions):
         rows, vocabulary = logits.shape

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import rounded
 
@@ -55,9 +56,14 @@ class PlainOperations:
         return keys, values
 
     def attend(
-        self, query: torch.Tensor, cache: LayerCache, positions: torch.Tensor, tables: torch.Tensor
+        self,
+        query: torch.Tensor,
+        cache: LayerCache,
+        positions: torch.Tensor,
+        tables: torch.Tensor,
+        shared: SharedPrompts,
     ) -> torch.Tensor:
-        """One query a row over the keys up to its position."""
+        """One query a row over the keys up to its position; shared ones are read for each row."""
         w = self._weights
         longest = int(positions.max()) + 1
         is_visible = torch.arange(longest, device=query.device) <= positions[:, None]
