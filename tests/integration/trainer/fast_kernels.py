@@ -11,12 +11,12 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 
 from clotho_trainer.inference.core.engine import Request, Sampling
-from clotho_trainer.inference.paged import attention, kernels
+from clotho_trainer.inference.paged import attention, kernels, sharing
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.sharing import QUERIES, SharedPrompts
-from clotho_trainer.inference.paged.weights import PolicyWeights
+from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model import fp8
 from clotho_trainer.model.architecture import base_model
 from integration.trainer import fast_policies
@@ -49,6 +49,7 @@ def compare(architecture: str, rank: int, *, in_fp8: bool) -> None:
         same(*residuals)
     if in_fp8:
         same_rows(ours.rounded(residual), plain.rounded(residual))
+    compare_completed(ours, plain, layer, residual)
 
     qkv = layer.qkv(normed[0])
     positions = torch.tensor([0, 3, 16, 40, 63])
@@ -73,6 +74,22 @@ def compare(architecture: str, rank: int, *, in_fp8: bool) -> None:
     assert len(set(tokens.tolist())) == ROWS
     scaled = logits / torch.where(temperatures > 0, temperatures, 1.0)[:, None]
     same(logprobs, scaled.log_softmax(-1).gather(-1, tokens[:, None]).squeeze(-1))
+
+
+def compare_completed(
+    ours: kernels.TritonOperations, plain: PlainOperations, layer: Layer, residual: torch.Tensor
+) -> None:
+    """What is added has its adapters still beside it, and may come in parts."""
+    in_fp8 = plain._weights.rounds
+    mixed = torch.randn(ROWS, plain._weights.query_heads * plain._weights.head_dim)
+    product = layer.output(plain.rounded(mixed) if in_fp8 else Rows(mixed))
+    in_parts = product._replace(values=torch.stack([0.25 * product.values, 0.75 * product.values]))
+    expected = residual.clone()
+    normed = plain.add_and_norm(expected, copied(product), layer.mlp_norm, rounds=in_fp8)
+    for addition in (product, in_parts):
+        found = residual.clone()
+        same_rows(ours.add_and_norm(found, addition, layer.mlp_norm, rounds=in_fp8), normed)
+        same(found, expected)
 
 
 def compare_distribution(ours: kernels.TritonOperations, count: int = 400) -> None:
@@ -110,9 +127,8 @@ def compare_attention(
         cache = full_cache(plain._weights, block_size, in_fp8=in_fp8)
         sides = [do.gather(cache, tables, 2 * block_size + 3) for do in (ours, plain)]
         same(*(torch.stack(side) for side in sides))
-        nothing = SharedPrompts(ROWS, 2, query.device)
         for attention._PROGRAMS in (1, 40):  # one share of the keys a row, and several
-            same(*(do.attend(query, cache, last, tables, nothing) for do in (ours, plain)), closeness)
+            same(*(do.attend(query, cache, last, tables, None) for do in (ours, plain)), closeness)
 
 
 def compare_shared(*, in_fp8: bool) -> None:
@@ -194,6 +210,7 @@ def same(left: torch.Tensor, right: torch.Tensor, closeness: float = 1e-5) -> No
 
 
 if __name__ == "__main__":
+    sharing.FEWEST_SAVED = 0
     torch.use_deterministic_algorithms(True)  # fills what has not been written with NaN
     for in_fp8 in (False, True):
         with torch.no_grad():

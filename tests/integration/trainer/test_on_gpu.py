@@ -14,6 +14,7 @@ from peft import LoraConfig, get_peft_model
 
 from clotho_contract.settings import Model
 from clotho_trainer.inference.core.engine import Request, Sampling
+from clotho_trainer.inference.paged import linear, sharing
 from clotho_trainer.inference.paged.cache import Cache, CacheShape
 from clotho_trainer.inference.paged.kernels import TritonOperations
 from clotho_trainer.inference.paged.linear import Rows
@@ -191,7 +192,7 @@ def test_products_in_8_bits_are_those_of_the_cpu() -> None:
     assert relative(found.cpu(), expected) < 5e-3
 
 
-def test_attention_over_an_fp8_cache_equals_the_plain_one() -> None:
+def test_attention_over_an_fp8_cache_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = PolicyWeights(on_gpu("mistral").model, CONTEXT)
     weights.refresh()
     torch.manual_seed(0)
@@ -209,6 +210,8 @@ def test_attention_over_an_fp8_cache_equals_the_plain_one() -> None:
         assert relative(mine.scales, other.scales) < 5e-3
         assert (mine.content.float() != other.content.float()).float().mean() < 0.05, "last digits of rotated keys"
     shared = SharedPrompts(8, weights.query_heads // weights.kv_heads, weights.device)
+    monkeypatch.setattr(sharing, "FEWEST_SAVED", 0)
+    assert relative(*(do.attend(query, caches[0], positions, tables, None) for do in both)) < 1e-2
     for common in (0, 5):
         tables[8 - common :, 0] = tables[3, 0]
         shared.load(tables.tolist(), positions.tolist(), 128)
@@ -217,13 +220,25 @@ def test_attention_over_an_fp8_cache_equals_the_plain_one() -> None:
     assert relative(*(torch.stack(do.gather(caches[0], tables, 300)) for do in both)) < 1e-3
 
 
+def test_a_long_sum_in_parts_is_that_of_one_product() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(1024, 128, bias=False, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(100, 1024, device="cuda", dtype=torch.bfloat16)
+    product = linear.fused([layer], torch.bfloat16)(Rows(x))
+    assert product.parts == 4
+    assert relative(product.values.sum(0), layer(x)) < 3e-3
+
+
+@pytest.mark.parametrize("shares", [False, True])
 @pytest.mark.parametrize(
     ("quantization", "cache_in_fp8", "most"),
     [("none", False, 0.03), ("none", True, 0.05), ("nf4", False, 0.03), ("fp8", False, 0.1), ("fp8", True, 0.1)],
 )
 def test_the_engine_samples_from_what_the_modules_compute(
-    quantization: str, cache_in_fp8: bool, most: float, tmp_path: Path
+    quantization: str, cache_in_fp8: bool, most: float, shares: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The longer prompt has two blocks that its answers share."""
+    monkeypatch.setattr(sharing, "FEWEST_SAVED", 8 if shares else 1000)
     live = in_four_bits("qwen3", tmp_path) if quantization == "nf4" else on_gpu("qwen3")
     if quantization == "fp8":
         fp8.convert(base_model(live.model))
@@ -239,6 +254,7 @@ def test_the_engine_samples_from_what_the_modules_compute(
                     logits = live.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
                 modules = logits.gather(-1, ids[0, len(prompt) :, None]).squeeze(-1)
                 apart.append(float((torch.tensor(completion.logprobs).cuda() - modules).abs().mean()))
+        assert engine._decoder._shared.is_used is shares
         await engine.stop()
         return apart
 

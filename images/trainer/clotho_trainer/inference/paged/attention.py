@@ -254,12 +254,14 @@ def _attend(
     The query heads that share the key head go through them together."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = (tl.load(positions + row) + 1).to(tl.int32)
-    shared = tl.load(shared_tokens + row)
     query, place, is_query = _read_queries(queries, row, 1, head, KV_HEADS, GROUP, PADDED, DIM, IN_FP8)
     sums = _no_sums(PADDED, DIM, IN_FP8)
-    filled = tl.cdiv(shared, tl.maximum(_share_of(shared, SHARED_SPLITS, BLOCK_SIZE), 1))
-    for part in tl.range(split, filled, SPLITS, num_stages=3):
-        sums = _add_part(sums, shared_parts, shared_sizes, place * SHARED_SPLITS + part, is_query, DIM, IN_FP8)
+    shared = 0
+    if SHARED_SPLITS > 0:
+        shared = tl.load(shared_tokens + row)
+        filled = tl.cdiv(shared, tl.maximum(_share_of(shared, SHARED_SPLITS, BLOCK_SIZE), 1))
+        for part in tl.range(split, filled, SPLITS, num_stages=3):
+            sums = _add_part(sums, shared_parts, shared_sizes, place * SHARED_SPLITS + part, is_query, DIM, IN_FP8)
     share = _share_of(length - shared, SPLITS, TILE)
     first = shared + split * share
     last = tl.minimum(first + share, length)
@@ -319,7 +321,7 @@ def _gather(
     _widen_tokens(values, value_scales, token, out_values, target, inside, DIM)
 
 
-def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared: SharedPrompts):
+def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared: SharedPrompts | None):
     """One query a row over the keys up to its position."""
     rows, group, block_size = len(query), w.query_heads // w.kv_heads, cache.keys.block_size
     in_fp8 = cache.keys.scales is not None
@@ -328,9 +330,10 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
     paging = tables, tables.stride(0)
     shape = {"KV_HEADS": w.kv_heads, "GROUP": group, "DIM": w.head_dim, "BLOCK_SIZE": block_size, "IN_FP8": in_fp8}
     pipeline = {"TILE": min(_FP8_TILE if in_fp8 else _TILE, block_size), "num_stages": 3 if in_fp8 else 4}
-    splits, shared_splits = _splits(rows * w.kv_heads), _splits(triton.cdiv(rows, _ROWS_A_PROMPT) * w.kv_heads)
-    shared_parts = _empty_parts(query, rows * w.query_heads * shared_splits, w.head_dim)
-    if rows > 1:
+    splits, shared_splits, beside = _splits(rows * w.kv_heads), 0, (None, None, None)
+    if shared is not None:
+        shared_splits = _splits(triton.cdiv(rows, _ROWS_A_PROMPT) * w.kv_heads)
+        shared_parts = _empty_parts(query, rows * w.query_heads * shared_splits, w.head_dim)
         _attend_shared[(_PROGRAMS,)](
             query,
             *content,
@@ -345,6 +348,7 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
             SPLITS=shared_splits,
             num_warps=4,
         )
+        beside = shared.tokens, *shared_parts
     out = torch.empty_like(query)
     parts = (out, out) if splits == 1 else _empty_parts(query, rows * w.query_heads * splits, w.head_dim)
     _attend[(rows, w.kv_heads, splits)](
@@ -352,8 +356,7 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
         *content,
         positions,
         *paging,
-        shared.tokens,
-        *shared_parts,
+        *beside,
         out,
         *parts,
         w.head_dim**-0.5,

@@ -22,6 +22,7 @@ STEPS = 4  # at most, before the host checks which sequences are finished
 _ROWS_OF_GRAPHS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 
 Attend = Callable[[torch.Tensor, LayerCache], torch.Tensor]
+Kind = tuple[int, bool]  # of a graph: how many rows, and whether they share prompts
 
 
 class Operations(Protocol):
@@ -45,7 +46,7 @@ class Operations(Protocol):
         cache: LayerCache,
         positions: torch.Tensor,
         tables: torch.Tensor,
-        shared: SharedPrompts,
+        shared: SharedPrompts | None,
     ) -> torch.Tensor: ...
 
     def sample(
@@ -99,36 +100,44 @@ class Decoder:
             ]
         )
         self._taken = torch.zeros(1, dtype=torch.int64, device=device)
-        self._logits: dict[int, torch.Tensor] = {}  # of each graph, where it leaves them
-        self._graphs: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._logits: dict[Kind, torch.Tensor] = {}  # of each graph, where it leaves them
+        self._graphs: dict[Kind, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._pool: Any = None  # of the graphs' memory
         self.sizes = [size for size in _ROWS_OF_GRAPHS if size < max_rows] + [max_rows]
 
     def capture(self) -> None:
         """From the largest to the smallest, so that all graphs live in the memory of the first."""
-        if not self._uses_graphs:
-            return
-        pool = None
-        for size in reversed(self.sizes):
-            self._taken.zero_()
-            side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                self._forward_step(size)
-                self._sample_step(size)
-            torch.cuda.current_stream().wait_stream(side)
-            graphs = []
-            for part in (self._forward_step, self._sample_step):
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                    part(size)
-                pool = pool or graph.pool()
-                graphs.append(graph.replay)
-            self._graphs[size] = (graphs[0], graphs[1])
+        if self._uses_graphs:
+            for size in reversed(self.sizes):
+                self._capture(size)
+
+    def _capture(self, size: int) -> None:
+        """The steps run once before: what they write goes to the block that has no owner."""
+        self._tables.fill_(NULL_BLOCK)
+        self._positions.zero_()
+        self._taken.zero_()
+        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._forward_step(size)
+            self._sample_step(size)
+        torch.cuda.current_stream().wait_stream(side)
+        graphs = []
+        for part in (self._forward_step, self._sample_step):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                part(size)
+            self._pool = self._pool or graph.pool()
+            graphs.append(graph.replay)
+        self._graphs[self._kind(size)] = (graphs[0], graphs[1])
 
     def load(self, rows: Many[Sequence]) -> None:
         """These rows from now on; the host holds all of their state, so nothing is moved about on the device."""
         size = self._size(len(rows))
         idle = [0] * (size - len(rows))
+        self._shared.load([row.blocks for row in rows], [row.position for row in rows], self._block_size)
+        if self._graphs and self._kind(size) not in self._graphs:
+            self._capture(size)  # prompts that are worth sharing are not met with in every run
         for target, values in (
             (self._tokens, [row.tokens[-1] for row in rows]),
             (self._positions, [row.position for row in rows]),
@@ -137,7 +146,6 @@ class Decoder:
         ):
             target[:size] = torch.tensor([*values, *idle], dtype=torch.int64)
         self._temperatures[:size] = torch.tensor([row.request.sampling.temperature for row in rows] + [1.0] * len(idle))
-        self._shared.load([row.blocks for row in rows], [row.position for row in rows], self._block_size)
         self.load_tables(rows)
 
     def load_tables(self, rows: Many[Sequence]) -> None:
@@ -151,7 +159,7 @@ class Decoder:
     def launch(self, rows: int, steps: int) -> Flight:
         """`steps` steps of the first `rows` rows, behind what was launched before."""
         size = self._size(rows)
-        forward, sample = self._graphs.get(size) or (
+        forward, sample = self._graphs.get(self._kind(size)) or (
             lambda: self._forward_step(size),
             lambda: self._sample_step(size),
         )
@@ -170,12 +178,12 @@ class Decoder:
     def logits(self, rows: int) -> torch.Tensor:
         """Of one step; after sampling from them, call `load` with the new tokens."""
         size = self._size(rows)
-        graphs = self._graphs.get(size)
+        graphs = self._graphs.get(self._kind(size))
         if graphs:
             graphs[0]()
         else:
             self._forward_step(size)
-        return self._logits[size][:rows]
+        return self._logits[self._kind(size)][:rows]
 
     def prefill(self, prompts: Many[Many[int]], tables: Many[Many[int]]) -> torch.Tensor:
         """Cache the prompts in their blocks; the logits after each. Padding is on the right, where causal attention
@@ -210,21 +218,25 @@ class Decoder:
     def _size(self, rows: int) -> int:
         return next(size for size in self.sizes if size >= rows)
 
+    def _kind(self, size: int) -> Kind:
+        return size, self._shared.is_used
+
     def _forward_step(self, size: int) -> None:
         positions, tables = self._positions[:size], self._tables[:size]
         blocks = tables.gather(1, (positions // self._block_size)[:, None]).squeeze(1)
         slots = blocks * self._block_size + positions % self._block_size
 
         def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
-            return self._operations.attend(query, cache, positions, tables, self._shared)
+            shared = self._shared if self._shared.is_used else None
+            return self._operations.attend(query, cache, positions, tables, shared)
 
         hidden = self._forward(self._tokens[:size], positions, slots, attend)
-        self._logits[size] = functional.linear(hidden, self._weights.head)
+        self._logits[self._kind(size)] = functional.linear(hidden, self._weights.head)
 
     def _sample_step(self, size: int) -> None:
         positions = self._positions[:size]
         tokens, logprobs = self._operations.sample(
-            self._logits[size], self._temperatures[:size], self._seeds[:size], positions
+            self._logits[self._kind(size)], self._temperatures[:size], self._seeds[:size], positions
         )
         self._drawn[:, :size].index_copy_(0, self._taken, tokens[None])
         self._logprobs[:, :size].index_copy_(0, self._taken, logprobs[None])
@@ -241,9 +253,9 @@ class Decoder:
             cache = self._cache.layer(index)
             x = do.add_and_norm(residual, addition, layer.attention_norm, rounds=rounds)
             mixed = attend(do.rotate_and_store(layer.qkv(x), layer, positions, slots, cache), cache)
-            addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed)).with_adapters()
+            addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed))
             x = do.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
-            addition = layer.down(do.gated(layer.gate_up(x), rounds=rounds)).with_adapters()
+            addition = layer.down(do.gated(layer.gate_up(x), rounds=rounds))
         return do.add_and_norm(residual, addition, self._weights.final_norm, rounds=False).values
 
 

@@ -16,7 +16,8 @@ from clotho_trainer.model.fp8 import FP8
 
 _SAMPLED_SIDE = 64  # of a stretch of the vocabulary, laid out as a square
 _ROTATED_ROWS = 16  # the matrix unit takes no fewer
-_GATED_COLUMNS = 64
+_ADDED_ROWS = 32
+_COLUMNS = 64  # of a program
 
 
 @triton.jit
@@ -70,29 +71,61 @@ def _add_and_norm(
 
 
 @triton.jit
-def _load_completed(product, ADAPTERS: tl.constexpr, row, is_row, column, inside, module):
+def _load_sum(values, part_stride, inside, PARTS: tl.constexpr):
+    found = tl.load(values, mask=inside, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        found += tl.load(values + part * part_stride, mask=inside, other=0.0)
+    return found
+
+
+@triton.jit
+def _load_completed(product, OPEN: tl.constexpr, kind: tl.constexpr, row, is_row, column, inside, module):
     """Columns of one module, of some rows: with what its adapter adds to them, and scaled. See `Rows` and `Up`."""
-    values, stride, scales, up, up_stride, width = product
-    RANKS: tl.constexpr = ADAPTERS[0]
-    STEP: tl.constexpr = ADAPTERS[1]
-    COPIES: tl.constexpr = ADAPTERS[2]
-    COPY: tl.constexpr = ADAPTERS[3]
-    seen = is_row[:, None] & inside[None, :]
-    found = tl.load(values + row[:, None] * stride + column[None, :], mask=seen, other=0.0)
-    kind = found.dtype
+    values, part_stride, stride, scales, up, up_stride, width = product
+    PARTS: tl.constexpr = OPEN[0]
+    RANKS: tl.constexpr = OPEN[1]
+    STEP: tl.constexpr = OPEN[2]
+    COPIES: tl.constexpr = OPEN[3]
+    COPY: tl.constexpr = OPEN[4]
+    values += row[:, None] * stride
+    total = _load_sum(values + column[None, :], part_stride, is_row[:, None] & inside[None, :], PARTS).to(tl.float32)
     if RANKS > 0:
         CHUNK: tl.constexpr = min(64, RANKS & -RANKS)
-        total = found.to(tl.float32)
         for copy in tl.static_range(COPIES):
             for first in tl.static_range(0, RANKS, CHUNK):
                 rank = copy * COPY + module * STEP + first + tl.arange(0, CHUNK)
-                down = tl.load(values + row[:, None] * stride + width + rank[None, :], mask=is_row[:, None], other=0.0)
+                down = _load_sum(values + width + rank[None, :], part_stride, is_row[:, None], PARTS).to(kind)
                 factors = tl.load(up + column[:, None] * up_stride + rank[None, :], mask=inside[:, None], other=0.0)
                 total += tl.dot(down, tl.trans(factors), input_precision="ieee")
-        found = total.to(kind)
     if scales is not None:
-        found = (found.to(tl.float32) * tl.load(scales + row, mask=is_row, other=0.0)[:, None]).to(kind)
-    return found
+        total = total.to(kind).to(tl.float32) * tl.load(scales + row, mask=is_row, other=0.0)[:, None]
+    return total.to(kind)
+
+
+@triton.jit
+def _add(
+    residual,
+    values,
+    part_stride,
+    stride,
+    scales,
+    up,
+    up_stride,
+    rows,
+    hidden,
+    OPEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A program is a stretch of some rows."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_row, inside = row < rows, column < hidden
+    target, seen = residual + row[:, None] * hidden + column[None, :], is_row[:, None] & inside[None, :]
+    kind: tl.constexpr = residual.dtype.element_ty
+    product = (values, part_stride, stride, scales, up, up_stride, hidden)
+    more = _load_completed(product, OPEN, kind, row, is_row, column, inside, 0)
+    tl.store(target, (tl.load(target, mask=seen, other=0.0).to(tl.float32) + more.to(tl.float32)).to(kind), mask=seen)
 
 
 @triton.jit
@@ -137,8 +170,9 @@ def _rotated(first, second, cos, sin, position, half, inside, DIM: tl.constexpr)
 @triton.jit
 def _rotate_and_store(
     qkv,
-    qkv_stride,
-    qkv_scales,
+    part_stride,
+    stride,
+    scales,
     up,
     up_stride,
     query_norm,
@@ -154,7 +188,7 @@ def _rotate_and_store(
     value_scales,
     rows,
     epsilon,
-    ADAPTERS: tl.constexpr,
+    OPEN: tl.constexpr,
     QUERY_HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -170,9 +204,10 @@ def _rotate_and_store(
     half = tl.arange(0, HALF)
     inside = half < DIM // 2
     module = (head >= QUERY_HEADS).to(tl.int32) + (head >= QUERY_HEADS + KV_HEADS).to(tl.int32)
-    product = (qkv, qkv_stride, qkv_scales, up, up_stride, WIDTH)
-    first = _load_completed(product, ADAPTERS, row, is_row, head * DIM + half, inside, module)
-    second = _load_completed(product, ADAPTERS, row, is_row, head * DIM + DIM // 2 + half, inside, module)
+    kind: tl.constexpr = queries.dtype.element_ty
+    product = (qkv, part_stride, stride, scales, up, up_stride, WIDTH)
+    first = _load_completed(product, OPEN, kind, row, is_row, head * DIM + half, inside, module)
+    second = _load_completed(product, OPEN, kind, row, is_row, head * DIM + DIM // 2 + half, inside, module)
     slot = tl.load(slots + row, mask=is_row, other=0).to(tl.int64)
     token = (slot // BLOCK_SIZE) * KV_HEADS * BLOCK_SIZE + slot % BLOCK_SIZE  # in the first head of its block
     if head >= QUERY_HEADS + KV_HEADS:
@@ -195,6 +230,7 @@ def _rotate_and_store(
 @triton.jit
 def _gated(
     gate_up,
+    part_stride,
     stride,
     scales,
     up,
@@ -202,7 +238,7 @@ def _gated(
     out,
     rows,
     inner,
-    ADAPTERS: tl.constexpr,
+    OPEN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -210,10 +246,10 @@ def _gated(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_row, inside = row < rows, column < inner
-    product = (gate_up, stride, scales, up, up_stride, 2 * inner)
-    gate = _load_completed(product, ADAPTERS, row, is_row, column, inside, 0)
-    times = _load_completed(product, ADAPTERS, row, is_row, inner + column, inside, 1)
-    kind = gate.dtype
+    kind: tl.constexpr = out.dtype.element_ty
+    product = (gate_up, part_stride, stride, scales, up, up_stride, 2 * inner)
+    gate = _load_completed(product, OPEN, kind, row, is_row, column, inside, 0)
+    times = _load_completed(product, OPEN, kind, row, is_row, inner + column, inside, 1)
     wide = gate.to(tl.float32)
     active = (wide / (1.0 + tl.exp(-wide))).to(kind).to(tl.float32)
     target = out + row[:, None] * inner + column[None, :]
@@ -302,6 +338,9 @@ class TritonOperations:
     def add_and_norm(self, residual, addition, weight, *, rounds):
         rows, hidden = residual.shape
         out = _empty_rows(residual, hidden, rounds)
+        if addition is not None and (addition.up is not None or addition.parts > 1):
+            self._add(residual, addition)
+            addition = None
         values, scale, _ = addition or Rows(None)
         _add_and_norm[(rows,)](
             residual,
@@ -317,6 +356,19 @@ class TritonOperations:
             num_warps=8,
         )
         return out
+
+    def _add(self, residual, addition):
+        rows, hidden = residual.shape
+        _add[(triton.cdiv(rows, _ADDED_ROWS), triton.cdiv(hidden, _COLUMNS))](
+            residual,
+            *_pointers(addition),
+            rows,
+            hidden,
+            OPEN=_open(addition),
+            ROWS=_ADDED_ROWS,
+            BLOCK=_COLUMNS,
+            num_warps=4,
+        )
 
     def rounded(self, x):
         rows, width = x.shape
@@ -340,7 +392,7 @@ class TritonOperations:
             *cache.values,
             rows,
             w.epsilon,
-            ADAPTERS=_adapters(qkv),
+            OPEN=_open(qkv),
             QUERY_HEADS=w.query_heads,
             KV_HEADS=w.kv_heads,
             DIM=w.head_dim,
@@ -354,14 +406,14 @@ class TritonOperations:
         rows, inner = len(gate_up.values), gate_up.width // 2
         out = gate_up.values.new_empty(rows, inner)
         together = min(max(triton.next_power_of_2(rows), 16), 64)
-        _gated[(triton.cdiv(rows, together), triton.cdiv(inner, _GATED_COLUMNS))](
+        _gated[(triton.cdiv(rows, together), triton.cdiv(inner, _COLUMNS))](
             *_pointers(gate_up),
             out,
             rows,
             inner,
-            ADAPTERS=_adapters(gate_up),
+            OPEN=_open(gate_up),
             ROWS=together,
-            BLOCK=_GATED_COLUMNS,
+            BLOCK=_COLUMNS,
             num_warps=4,
         )
         return self.rounded(out) if rounds else Rows(out)
@@ -369,7 +421,7 @@ class TritonOperations:
     def gather(self, cache: LayerCache, tables, length):
         return attention.gather(self._weights, cache, tables, length)
 
-    def attend(self, query, cache: LayerCache, positions, tables, shared: SharedPrompts):
+    def attend(self, query, cache: LayerCache, positions, tables, shared: SharedPrompts | None):
         return attention.attend(self._weights, query, cache, positions, tables, shared)
 
     def sample(self, logits, temperatures, seeds, positions):
@@ -404,13 +456,14 @@ def _empty_rows(like, width, rounds):
 
 def _pointers(rows: Rows):
     """A product and what completes it, as the kernels take them."""
-    up = None if rows.up is None else rows.up.matrix
-    return rows.values, rows.values.stride(0), rows.scale, up, 0 if up is None else up.stride(0)
+    values, up = rows.values, None if rows.up is None else rows.up.matrix
+    part_stride = 0 if rows.parts == 1 else values.stride(0)
+    return values, part_stride, values.stride(-2), rows.scale, up, 0 if up is None else up.stride(0)
 
 
-def _adapters(rows: Rows):
-    """Ranks of a module, from one module's to the next one's, copies, from one copy to the next."""
+def _open(rows: Rows):
+    """Parts, ranks of a module, from one module's to the next one's, copies, from one copy to the next."""
     if rows.up is None:
-        return 0, 0, 0, 0
+        return rows.parts, 0, 0, 0, 0
     matrix, ranks, step, copies = rows.up
-    return ranks, step, copies, matrix.shape[1] // copies
+    return rows.parts, ranks, step, copies, matrix.shape[1] // copies

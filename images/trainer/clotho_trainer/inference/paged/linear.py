@@ -12,6 +12,8 @@ from clotho_trainer.model.fp8 import FP8, LARGEST, LEAST, Fp8Linear
 from clotho_trainer.model.lora import plain_adapter
 
 _ALIGNMENT = 64  # adapters are padded to as many rows, so that the products stay aligned
+_TILE = (128, 64)  # of a product, for a multiprocessor
+_MOST_PARTS = 4
 _LEAST_FACTORS = 16  # that the matrix unit adds up at once
 _REST = 16.0  # the rounding error of 8 bits is at most so much smaller than what was rounded
 
@@ -29,17 +31,21 @@ class Up(NamedTuple):
 class Rows(NamedTuple):
     """The result of a product that is still to be completed, which is left to the operation that reads it anyway."""
 
-    values: torch.Tensor
+    values: torch.Tensor  # [row, column], or [part, row, column] that are still to be added up
     scale: torch.Tensor | None = None  # what each row is still to be multiplied with
     up: Up | None = None  # what x A', in the last columns, is still to be multiplied with before it is added
 
     @property
     def width(self) -> int:
         """Columns of the result."""
-        return self.values.shape[1] if self.up is None else len(self.up.matrix)
+        return self.values.shape[-1] if self.up is None else len(self.up.matrix)
+
+    @property
+    def parts(self) -> int:
+        return 1 if self.values.dim() == 2 else len(self.values)
 
     def with_adapters(self) -> "Rows":
-        """Added in place."""
+        """Added in place. Products in parts are left to the kernels."""
         if self.up is None:
             return self
         result = self.values[:, : self.width]
@@ -94,7 +100,22 @@ class FusedLinear:
             self._up[adapter.outputs, adapter.ranks] = (adapter.up * adapter.scaling).to(self._up.dtype)
 
     def __call__(self, x: Rows) -> Rows:
-        return Rows(functional.linear(x.values, self._store, self._bias), up=self._completion)
+        rows, inputs = x.values.shape
+        if (parts := self._parts(x.values)) == 1:
+            return Rows(functional.linear(x.values, self._store, self._bias), up=self._completion)
+        left = x.values.view(rows, parts, inputs // parts).transpose(0, 1)
+        right = self._store.view(-1, parts, inputs // parts).permute(1, 2, 0)
+        return Rows(torch.bmm(left, right, out_dtype=torch.float32), up=self._completion)
+
+    def _parts(self, x: torch.Tensor) -> int:
+        """Of a long sum for a few rows: too few tiles for the multiprocessors otherwise. cuBLAS would split it as well,
+        but add up in a kernel of its own."""
+        rows, inputs = x.shape
+        if not x.is_cuda or x.dtype == torch.float32 or self._bias is not None or rows > _TILE[0]:
+            return 1
+        tiles = -(-len(self._store) // _TILE[1])
+        parts = min(torch.cuda.get_device_properties(x.device).multi_processor_count // tiles, _MOST_PARTS)
+        return parts if inputs >= 2 * self.width and parts > 1 and not inputs % (parts * _ALIGNMENT) else 1
 
     @property
     def _completion(self) -> Up | None:

@@ -23,7 +23,7 @@ class PlainOperations:
     ) -> Rows:
         """Adds to the residual in place; gives it normalised."""
         if addition is not None:
-            residual += addition.scaled
+            residual += addition.with_adapters().scaled
         normed = self._norm(residual, weight)
         return self.rounded(normed) if rounds else Rows(normed)
 
@@ -61,7 +61,7 @@ class PlainOperations:
         cache: LayerCache,
         positions: torch.Tensor,
         tables: torch.Tensor,
-        shared: SharedPrompts,
+        shared: SharedPrompts | None,
     ) -> torch.Tensor:
         """One query a row over the keys up to its position; shared ones are read for each row."""
         w = self._weights
