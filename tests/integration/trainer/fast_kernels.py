@@ -11,7 +11,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 
 from clotho_trainer.inference.core.engine import Request, Sampling
-from clotho_trainer.inference.paged import attention, kernels, sharing
+from clotho_trainer.inference.paged import attention, kernels, sampling, sharing
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
@@ -97,10 +97,10 @@ def compare_distribution(ours: kernels.TritonOperations, count: int = 400) -> No
     logits = torch.full((200,), float("-inf"))
     likely = torch.tensor([0, 1, 7, 8, 63, 64, 127, 199])
     logits[likely] = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 0.0, 1.5, 1.0])
-    rows, usual = logits.expand(count, -1).contiguous(), kernels._SAMPLED_SIDE
-    kernels._SAMPLED_SIDE = 8
+    rows, usual = logits.expand(count, -1).contiguous(), sampling._SIDE
+    sampling._SIDE = 8
     tokens, _ = ours.sample(rows, torch.full((count,), 0.8), torch.arange(count), torch.full((count,), 7))
-    kernels._SAMPLED_SIDE = usual
+    sampling._SIDE = usual
     shares, expected = torch.bincount(tokens, minlength=200) / count, (logits / 0.8).softmax(-1)
     assert ((shares - expected).abs() <= 5 * (expected / count).sqrt()).all(), (shares[likely], expected[likely])
 
@@ -120,7 +120,7 @@ def compare_attention(
 ) -> None:
     """The kernel multiplies with 16 bits where the cache has 8."""
     closeness = 2e-3 if in_fp8 else 1e-5
-    tile = attention._FP8_TILE if in_fp8 else attention._TILE
+    tile = attention._OF_A_ROW[in_fp8]["TILE"]
     tables = torch.stack([torch.randperm(8)[:4] + 1 for _ in range(ROWS)]).int()
     ends = torch.tensor([0, tile - 1, tile, 100, 200])
     for block_size, last in ((BLOCK_SIZE, positions), (4 * tile, ends)):  # one tile a block, and several
@@ -137,7 +137,7 @@ def compare_shared(*, in_fp8: bool) -> None:
     weights: Any = SimpleNamespace(query_heads=6, kv_heads=2, head_dim=16, layers=[None], dtype=torch.float32)
     weights.device = torch.device("cpu")
     operations = kernels.TritonOperations(weights), PlainOperations(weights, 0)
-    tile = attention._FP8_TILE if in_fp8 else attention._TILE
+    tile = attention._OF_A_ROW[in_fp8]["TILE"]
     some, many = [(3, 1, 2), (1, 2, 0), (1, 3, 0), (5, 4, 3), (4, 5, 1)], [(21, 1, 2)]
     for block_size, groups, queries_a_row, expected in (
         (BLOCK_SIZE, some, QUERIES // 4, [(0, 3, 2), (5, 2, 3), (7, 3, 3), (10, 4, 1)]),

@@ -11,13 +11,17 @@ import triton
 import triton.language as tl
 
 from clotho_trainer.inference.paged.cache import LayerCache
+from clotho_trainer.inference.paged.launching import OVERLAPPING, follow
 from clotho_trainer.inference.paged.sharing import QUERIES, SharedPrompts
 from clotho_trainer.inference.paged.weights import PolicyWeights
 
 _PROGRAMS = 512  # keys are split until the GPU has this many programs to run
 _MOST_SPLITS = 32
-_TILE = 32  # keys that are read at once: small tiles, many of them on their way
-_FP8_TILE = 64  # of half the size
+# Keys that are read at once, and how many such tiles are on their way; second in 8 bits. A program of one row takes so
+# little memory that all of 128 rows with 8 key heads run at once.
+_OF_A_ROW = {False: {"TILE": 16, "num_stages": 3, "num_warps": 1}, True: {"TILE": 64, "num_stages": 3, "num_warps": 2}}
+_OF_A_TILE = {"TILE": 64, "num_stages": 3, "num_warps": 4}
+_FP8_GATHERED = 64
 _ROWS_A_PROMPT = 8  # at least, where prompts are shared as they are in training
 _LARGEST = tl.constexpr(448.0)  # in 8 bits
 _HAS_ASSEMBLER = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
@@ -206,6 +210,7 @@ def _attend_shared(
     """What the rows of a tile share, once for all of them: means that `_attend` takes in. A program does one share of a
     tile and a key head after the other. How many there are stands in memory only, and a program for each that is
     possible would be thousands, nearly all of them empty."""
+    follow()
     count = tl.load(tile_count)
     for item in range(tl.program_id(0), count * KV_HEADS * SPLITS, tl.num_programs(0)):
         tile, head, split = tiles + item % count * 3, item // count % KV_HEADS, item // (count * KV_HEADS)
@@ -254,6 +259,7 @@ def _attend(
     The query heads that share the key head go through them together."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = (tl.load(positions + row) + 1).to(tl.int32)
+    follow()
     query, place, is_query = _read_queries(queries, row, 1, head, KV_HEADS, GROUP, PADDED, DIM, IN_FP8)
     sums = _no_sums(PADDED, DIM, IN_FP8)
     shared = 0
@@ -276,6 +282,7 @@ def _attend(
 
 @triton.jit
 def _join_splits(partial, partial_weight, out, DIM: tl.constexpr, SPLITS: tl.constexpr):
+    follow()
     head = tl.program_id(0)
     dimension = tl.arange(0, DIM)
     split = tl.arange(0, SPLITS)
@@ -329,7 +336,6 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
     content = keys, key_scales, values.view(torch.int16) if in_fp8 else values, value_scales
     paging = tables, tables.stride(0)
     shape = {"KV_HEADS": w.kv_heads, "GROUP": group, "DIM": w.head_dim, "BLOCK_SIZE": block_size, "IN_FP8": in_fp8}
-    pipeline = {"TILE": min(_FP8_TILE if in_fp8 else _TILE, block_size), "num_stages": 3 if in_fp8 else 4}
     splits, shared_splits, beside = _splits(rows * w.kv_heads), 0, (None, None, None)
     if shared is not None:
         shared_splits = _splits(triton.cdiv(rows, _ROWS_A_PROMPT) * w.kv_heads)
@@ -343,10 +349,9 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
             *shared_parts,
             w.head_dim**-0.5,
             **shape,
-            **pipeline,
+            **_pipeline(_OF_A_TILE, block_size),
             QUERIES=QUERIES,
             SPLITS=shared_splits,
-            num_warps=4,
         )
         beside = shared.tokens, *shared_parts
     out = torch.empty_like(query)
@@ -361,15 +366,19 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
         *parts,
         w.head_dim**-0.5,
         **shape,
-        **pipeline,
+        **_pipeline(_OF_A_ROW[in_fp8], block_size),
         PADDED=max(16, triton.next_power_of_2(group)),
         SPLITS=splits,
         SHARED_SPLITS=shared_splits,
-        num_warps=2,
     )
     if splits > 1:
-        _join_splits[(rows * w.query_heads,)](*parts, out, DIM=w.head_dim, SPLITS=splits, num_warps=4)
+        grid = (rows * w.query_heads,)
+        _join_splits[grid](*parts, out, DIM=w.head_dim, SPLITS=splits, num_warps=4, **OVERLAPPING)
     return out
+
+
+def _pipeline(options, block_size: int):
+    return {**options, "TILE": min(options["TILE"], block_size), **OVERLAPPING}
 
 
 def _splits(programs: int) -> int:
@@ -392,7 +401,7 @@ def gather(w: PolicyWeights, cache: LayerCache, tables, length: int):
     it is one kernel: single operations would be bound by their launches where many short prompts come one by one."""
     if cache.keys.scales is None:
         return [blocks.gathered(tables, length, w.dtype) for blocks in cache]
-    tile = min(_FP8_TILE, cache.keys.block_size)
+    tile = min(_FP8_GATHERED, cache.keys.block_size)
     out = torch.empty(2, len(tables), w.kv_heads, length, w.head_dim, dtype=w.dtype, device=tables.device)
     _gather[(len(tables), w.kv_heads, triton.cdiv(length, tile))](
         *pointers(cache),

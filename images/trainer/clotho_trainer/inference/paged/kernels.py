@@ -7,14 +7,14 @@ import torch
 import triton
 import triton.language as tl
 
-from clotho_trainer.inference.paged import attention
+from clotho_trainer.inference.paged import attention, sampling
 from clotho_trainer.inference.paged.cache import LayerCache
+from clotho_trainer.inference.paged.launching import OVERLAPPING, follow
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import FP8
 
-_SAMPLED_SIDE = 64  # of a stretch of the vocabulary, laid out as a square
 _ROTATED_ROWS = 16  # the matrix unit takes no fewer
 _ADDED_ROWS = 32
 _COLUMNS = 64  # of a program
@@ -30,6 +30,7 @@ def _store_rounded(x, row, width, column, inside, out, scales):
 
 @triton.jit
 def _round(x, out, scales, width, BLOCK: tl.constexpr):
+    follow()
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
@@ -50,6 +51,7 @@ def _add_and_norm(
     epsilon,
     BLOCK: tl.constexpr,
 ):
+    follow()
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < hidden
@@ -118,6 +120,7 @@ def _add(
     BLOCK: tl.constexpr,
 ):
     """A program is a stretch of some rows."""
+    follow()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_row, inside = row < rows, column < hidden
@@ -196,6 +199,7 @@ def _rotate_and_store(
     ROWS: tl.constexpr,
 ):
     """A program is one head of some tokens; the heads are the queries', the keys' and the values', in this order."""
+    follow()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     head = tl.program_id(1)
     is_row = row < rows
@@ -243,6 +247,7 @@ def _gated(
     BLOCK: tl.constexpr,
 ):
     """A program is a stretch of some rows."""
+    follow()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_row, inside = row < rows, column < inner
@@ -254,79 +259,6 @@ def _gated(
     active = (wide / (1.0 + tl.exp(-wide))).to(kind).to(tl.float32)
     target = out + row[:, None] * inner + column[None, :]
     tl.store(target, (active * times.to(tl.float32)).to(kind), mask=is_row[:, None] & inside[None, :])
-
-
-@triton.jit
-def _drawn_index(sizes, uniform):
-    """An index with a probability in proportion to its size; never one of size 0."""
-    below = tl.cumsum(sizes, 0)
-    whole = tl.max(below, 0)
-    return tl.sum(((below <= uniform * whole) & (below < whole)).to(tl.int32), 0)
-
-
-@triton.jit
-def _inverse_temperature(temperatures, row):
-    """1 where the likeliest token is taken, and whether it is not."""
-    temperature = tl.load(temperatures + row)
-    is_random = temperature > 0
-    return 1.0 / tl.where(is_random, temperature, 1.0), is_random
-
-
-@triton.jit
-def _measure(logits, vocabulary, temperatures, tops, totals, BLOCK: tl.constexpr):
-    """A program is a row and a stretch of the vocabulary: its largest logit, and the sum of exponentials below that."""
-    row = tl.program_id(0).to(tl.int64)
-    stretch = tl.program_id(1)
-    column = stretch * BLOCK + tl.arange(0, BLOCK)
-    factor, _ = _inverse_temperature(temperatures, row)
-    logit = tl.load(logits + row * vocabulary + column, mask=column < vocabulary, other=float("-inf"))
-    logit = logit.to(tl.float32) * factor
-    top = tl.max(logit, 0)
-    place = row * tl.num_programs(1) + stretch
-    tl.store(tops + place, top)
-    tl.store(totals + place, tl.sum(tl.exp(logit - top), 0))
-
-
-@triton.jit
-def _draw(
-    logits,
-    vocabulary,
-    temperatures,
-    seeds,
-    positions,
-    tops,
-    totals,
-    stretches,
-    tokens,
-    logprobs,
-    STRETCHES: tl.constexpr,
-    SIDE: tl.constexpr,
-):
-    """A program is a row: it draws a stretch, then a line of the stretch laid out as a square, then a column. The noise
-    depends on the row's seed and the position alone."""
-    row = tl.program_id(0).to(tl.int64)
-    factor, is_random = _inverse_temperature(temperatures, row)
-    key = (tl.load(seeds + row) << 32) | tl.load(positions + row)
-    for_stretch, for_line, for_column, _ = tl.rand4x(key, tl.full((), 0, tl.int32))
-    each = tl.arange(0, STRETCHES)
-    top = tl.load(tops + row * stretches + each, mask=each < stretches, other=float("-inf"))
-    highest = tl.max(top, 0)
-    totals = tl.load(totals + row * stretches + each, mask=each < stretches, other=0.0)
-    sizes = tl.where(top > float("-inf"), totals * tl.exp(top - highest), 0.0)
-    stretch = tl.where(is_random, _drawn_index(sizes, for_stretch), tl.argmax(top, 0))
-    side = tl.arange(0, SIDE)
-    column = (stretch * SIDE + side[:, None]) * SIDE + side[None, :]
-    logit = tl.load(logits + row * vocabulary + column, mask=column < vocabulary, other=float("-inf"))
-    logit = logit.to(tl.float32) * factor
-    size = tl.exp(logit - tl.max(tl.max(logit, 1), 0))
-    line = tl.where(is_random, _drawn_index(tl.sum(size, 1), for_line), tl.argmax(tl.max(logit, 1), 0))
-    is_line = side[:, None] == line
-    on_line = tl.sum(tl.where(is_line, logit, 0.0), 0)
-    within = _drawn_index(tl.sum(tl.where(is_line, size, 0.0), 0), for_column)
-    within = tl.where(is_random, within, tl.argmax(on_line, 0))
-    chosen = tl.sum(tl.where(side == within, on_line, 0.0), 0)
-    tl.store(tokens + row, ((stretch * SIDE + line) * SIDE + within).to(tl.int64))
-    tl.store(logprobs + row, chosen - highest - tl.log(tl.sum(sizes, 0)))
 
 
 class TritonOperations:
@@ -354,6 +286,7 @@ class TritonOperations:
             self._weights.epsilon,
             BLOCK=triton.next_power_of_2(hidden),
             num_warps=8,
+            **OVERLAPPING,
         )
         return out
 
@@ -368,12 +301,15 @@ class TritonOperations:
             ROWS=_ADDED_ROWS,
             BLOCK=_COLUMNS,
             num_warps=4,
+            **OVERLAPPING,
         )
 
     def rounded(self, x):
         rows, width = x.shape
         out = _empty_rows(x, width, rounds=True)
-        _round[(rows,)](x, out.values, out.scale, width, BLOCK=triton.next_power_of_2(width), num_warps=8)
+        _round[(rows,)](
+            x, out.values, out.scale, width, BLOCK=triton.next_power_of_2(width), num_warps=8, **OVERLAPPING
+        )
         return out
 
     def rotate_and_store(self, qkv, layer: Layer, positions, slots, cache: LayerCache):
@@ -399,6 +335,7 @@ class TritonOperations:
             BLOCK_SIZE=cache.keys.block_size,
             ROWS=_ROTATED_ROWS,
             num_warps=4,
+            **OVERLAPPING,
         )
         return queries
 
@@ -415,6 +352,7 @@ class TritonOperations:
             ROWS=together,
             BLOCK=_COLUMNS,
             num_warps=4,
+            **OVERLAPPING,
         )
         return self.rounded(out) if rounds else Rows(out)
 
@@ -425,27 +363,7 @@ class TritonOperations:
         return attention.attend(self._weights, query, cache, positions, tables, shared)
 
     def sample(self, logits, temperatures, seeds, positions):
-        rows, vocabulary = logits.shape
-        stretches = triton.cdiv(vocabulary, _SAMPLED_SIDE**2)
-        tops, totals = logits.new_empty(2, rows, stretches, dtype=torch.float32)
-        tokens, logprobs = logits.new_empty(rows, dtype=torch.int64), logits.new_empty(rows, dtype=torch.float32)
-        _measure[(rows, stretches)](logits, vocabulary, temperatures, tops, totals, BLOCK=_SAMPLED_SIDE**2, num_warps=4)
-        _draw[(rows,)](
-            logits,
-            vocabulary,
-            temperatures,
-            seeds,
-            positions,
-            tops,
-            totals,
-            stretches,
-            tokens,
-            logprobs,
-            STRETCHES=triton.next_power_of_2(stretches),
-            SIDE=_SAMPLED_SIDE,
-            num_warps=8,
-        )
-        return tokens, logprobs
+        return sampling.sample(logits, temperatures, seeds, positions)
 
 
 def _empty_rows(like, width, rounds):
