@@ -148,6 +148,7 @@ class Ahead:
     rows: int = 8
     waiting: str = ""
     cancels: bool = False
+    more: int = 0  # that run, too
 
 
 @pytest.mark.parametrize(
@@ -158,6 +159,7 @@ class Ahead:
         Ahead("a sequence that ends is only an idle row", limits=(20, 3), steps=4),
         Ahead("all end in the steps that fly", limits=(5, 3), steps=0),
         Ahead("another can be admitted", waiting="c", steps=0),
+        Ahead("another waits for others while many run", waiting="c", more=5, steps=4),
         Ahead("another waits for a row", waiting="c", rows=2, limits=(20, 3), steps=4),
         Ahead("another waits for blocks", waiting="c" * 16, blocks=7, steps=4),
         Ahead("a cancelled one is to be removed", cancels=True, steps=0),
@@ -171,6 +173,7 @@ def test_steps_are_launched_ahead_while_the_rows_stay_the_same(case: Ahead, loop
     """Four steps fly; the prompts fill a block each, and one token of each is known."""
     decides = scheduler(case.blocks, rows=case.rows)
     entries = [sequence(loop, prompt, limit) for prompt, limit in zip(("aaaa", "bbbb"), case.limits, strict=True)]
+    entries += [sequence(loop, "mmmm", 20) for _ in range(case.more)]
     decides.add(entries)
     decides.admit()
     write(entries, 1)
@@ -184,6 +187,37 @@ def test_steps_are_launched_ahead_while_the_rows_stay_the_same(case: Ahead, loop
     if case.steps:
         decides.reserve(4 + case.steps)
         assert decides.running == entries, "none was preempted"
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "chunks"),
+    [(0, 1, 0), (3, 1, 0), (4, 1, 1), (10, 1, 2), (12, 1, 3), (12, 3, 1), (12, 20, 0)],
+)
+def test_sequences_wait_for_others_until_they_have_lost_as_much_as_reading_them_costs(
+    running: int, waiting: int, chunks: int, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Chunks of four steps; sixteen rows, of which the four that are free count."""
+    decides = scheduler(rows=16)
+    decides.add([sequence(loop, f"{index:04}") for index in range(running)])
+    decides.admit()
+    decides.add([sequence(loop, f"{index:04}") for index in range(running, running + waiting)])
+    for _ in range(chunks):
+        assert decides.gathers(4)
+        decides.pass_steps(4)
+    assert not decides.gathers(4)
+    decides.admit()
+    assert decides.gathers(4) is bool(decides.running), "all that had a place run, and the next begin anew"
+
+
+def test_none_waits_for_others_for_long(loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(1000, rows=400, prefill=10_000)
+    decides.add([sequence(loop, f"{index:04}") for index in range(300)])
+    decides.admit()
+    decides.add([sequence(loop, "late")])
+    for _ in range(8):
+        assert decides.gathers(4)
+        decides.pass_steps(4)
+    assert not decides.gathers(4), "after 32 steps"
 
 
 def test_cancelled_sequences_are_removed_whether_running_or_waiting(loop: asyncio.AbstractEventLoop) -> None:

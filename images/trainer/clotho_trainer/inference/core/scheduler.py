@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from clotho_trainer.inference.core.block_manager import BlockManager
 from clotho_trainer.inference.core.sequences import Sequence, State
 
+_LONGEST_WAIT = 32  # steps that a sequence with a place waits for others
+
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
@@ -38,6 +40,7 @@ class Scheduler:
         self._blocks = blocks
         self._max_prefill_tokens = max_prefill_tokens
         self._watermark = watermark
+        self._lost = self._waited = 0  # rows times steps, and steps, since there was a place for one that waits
 
     @property
     def has_work(self) -> bool:
@@ -50,8 +53,24 @@ class Scheduler:
     def add(self, sequences: Iterable[Sequence]) -> None:
         self.waiting.extend(sequences)
 
+    @property
+    def _idle(self) -> int:
+        """Rows for those that wait."""
+        return min(len(self.waiting), self.max_running - len(self.running))
+
+    def pass_steps(self, steps: int) -> None:
+        """They are taken without those that wait."""
+        self._lost += steps * self._idle
+        self._waited = self._waited + steps if self._idle else 0
+
+    def gathers(self, steps: int) -> bool:
+        """Whether those that wait should do so for as many steps more, and be joined by others: reading prompts stops
+        all that run for more than a step, so they wait until they have lost as much themselves."""
+        return self._lost + steps * self._idle <= len(self.running) and self._waited < _LONGEST_WAIT
+
     def admit(self) -> list[Prefill]:
         """In the order of arrival, while there are rows and blocks."""
+        self._lost = self._waited = 0
         prefills: dict[tuple[int, ...], Prefill] = {}
         admitted = tokens = 0
         while self.waiting and len(self.running) + admitted < self.max_running and tokens < self._max_prefill_tokens:
@@ -97,7 +116,7 @@ class Scheduler:
         sequence is to be admitted, removed or preempted first. A limit that one reaches in flight is no reason: its
         row idles a little, and those that wait are read in fewer, larger passes."""
         steps = min(most, max(sequence.room for sequence in self.running) - flying)
-        admits = bool(self.waiting) and self._has_place_for(self.waiting[0])
+        admits = bool(self.waiting) and not self.gathers(steps) and self._has_place_for(self.waiting[0])
         if steps <= 0 or admits or any(sequence.is_cancelled for sequence in self.running):
             return 0
         missing = sum(self._missing(sequence, flying + steps) for sequence in self.running)

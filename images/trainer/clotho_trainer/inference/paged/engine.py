@@ -98,13 +98,14 @@ class FastEngine(LiveEngine):
         """Nothing is in flight: the rows can change."""
         scheduler = self._scheduler
         self._is_stale |= scheduler.finish_cancelled()
-        if self._may_admit and (prefills := scheduler.admit()):
+        if self._may_admit and not scheduler.gathers(STEPS) and (prefills := scheduler.admit()):
             for batch in prefill_batches(prefills, _PREFILL_TOKENS):
                 self._prefill(batch)
         if not scheduler.running:
             return
         needs_sampler = any(sequence.needs_sampler for sequence in scheduler.running)
         steps = 1 if needs_sampler else min(STEPS, max(sequence.room for sequence in scheduler.running))
+        scheduler.pass_steps(steps)
         self._is_stale |= scheduler.reserve(steps)
         if self._is_stale:
             self._rows = list(scheduler.running)
@@ -120,6 +121,7 @@ class FastEngine(LiveEngine):
         flying = self._flights[0].steps
         if self._is_stale or not (steps := self._scheduler.steps_ahead(flying, STEPS)):
             return
+        self._scheduler.pass_steps(steps)
         if self._scheduler.reserve(flying + steps):
             self._decoder.load_tables(self._rows)
         self._flights.append(self._decoder.launch(len(self._rows), steps))

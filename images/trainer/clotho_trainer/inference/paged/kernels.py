@@ -104,7 +104,7 @@ def _load_completed(product, OPEN: tl.constexpr, kind: tl.constexpr, row, is_row
     return total.to(kind)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _add(
     residual,
     values,
@@ -170,7 +170,7 @@ def _rotated(first, second, cos, sin, position, half, inside, DIM: tl.constexpr)
     return turned, ((b * c).to(kind).to(tl.float32) + (a * s).to(kind).to(tl.float32)).to(kind)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _rotate_and_store(
     qkv,
     part_stride,
@@ -231,7 +231,7 @@ def _rotate_and_store(
             _store_heads(first, second, token, is_row, keys, key_scales, DIM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _gated(
     gate_up,
     part_stride,
@@ -342,7 +342,7 @@ class TritonOperations:
     def gated(self, gate_up, *, rounds):
         rows, inner = len(gate_up.values), gate_up.width // 2
         out = gate_up.values.new_empty(rows, inner)
-        together = min(max(triton.next_power_of_2(rows), 16), 64)
+        together = 16 if rows <= 16 else 64
         _gated[(triton.cdiv(rows, together), triton.cdiv(inner, _COLUMNS))](
             *_pointers(gate_up),
             out,
