@@ -86,9 +86,9 @@ def compare_completed(
     in_parts = product._replace(values=torch.stack([0.25 * product.values, 0.75 * product.values]))
     expected = residual.clone()
     normed = plain.add_and_norm(expected, copied(product), layer.mlp_norm, rounds=in_fp8)
-    for addition in (product, in_parts):
+    for do, addition in ((ours, product), (ours, in_parts), (plain, in_parts)):
         found = residual.clone()
-        same_rows(ours.add_and_norm(found, addition, layer.mlp_norm, rounds=in_fp8), normed)
+        same_rows(do.add_and_norm(found, addition, layer.mlp_norm, rounds=in_fp8), normed)
         same(found, expected)
 
 

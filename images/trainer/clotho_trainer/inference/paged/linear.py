@@ -45,7 +45,10 @@ class Rows(NamedTuple):
         return 1 if self.values.dim() == 2 else len(self.values)
 
     def with_adapters(self) -> "Rows":
-        """Added in place. Products in parts are left to the kernels."""
+        """Added in place, after the parts were added up."""
+        if self.parts > 1:
+            kind = torch.float32 if self.up is None else self.up.matrix.dtype
+            return self._replace(values=self.values.sum(0).to(kind)).with_adapters()
         if self.up is None:
             return self
         result = self.values[:, : self.width]
