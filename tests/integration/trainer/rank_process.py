@@ -227,7 +227,7 @@ def step(policy: LocalBackend, batch: Batch) -> dict[str, float]:
 
 def run_out_of_memory(policy: LocalBackend) -> None:
     """Once, in the second micro-batch of the first step."""
-    compute, calls = policy._part_loss, 0
+    compute, calls = policy._loss, 0
 
     def fail_once(*arguments: Any) -> Any:
         nonlocal calls
@@ -236,7 +236,7 @@ def run_out_of_memory(policy: LocalBackend) -> None:
             raise torch.OutOfMemoryError("for the test")
         return compute(*arguments)
 
-    policy._part_loss = fail_once  # type: ignore[method-assign]
+    policy._loss = fail_once  # type: ignore[method-assign]
 
 
 def digest(policy: LocalBackend) -> str:

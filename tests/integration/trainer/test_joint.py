@@ -16,7 +16,7 @@ from clotho_trainer.training.batch import prepare
 from clotho_trainer.training.local import gating, joint, packing
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer.fast_policies import ARCHITECTURES, CONTEXT, nudge, policy
-from integration.trainer.test_packing import ROWS, WIDTH, gradients, padded, weighed
+from integration.trainer.test_packing import CPU, ROWS, WIDTH, gradients, padded, weighed
 from integration.trainer.tiny import backend, config, groups
 
 
@@ -29,7 +29,7 @@ def packed_policy(architecture: str, **options: Any) -> LiveWeights:
 
 def results(live: LiveWeights, rows: int = len(ROWS)) -> tuple[torch.Tensor, list[torch.Tensor]]:
     ids, mask = padded()
-    logprobs, _ = completion_logprobs(live.model, ids[:rows], mask[:rows], WIDTH, 1.0)
+    logprobs, _ = completion_logprobs(live.model, packing.packed(ids[:rows], mask[:rows], WIDTH, CPU), 1.0)
     return logprobs, gradients(live, weighed(logprobs))
 
 
@@ -66,7 +66,7 @@ def test_the_base_by_itself_and_padded_rows_still_pass_through_the_modules() -> 
         with torch.no_grad():
             logits = live.model(input_ids=ids, attention_mask=mask).logits[mask.bool()]
             with live.model.disable_adapter():
-                return [logits, completion_logprobs(live.model, ids, mask, WIDTH, 1.0)[0]]
+                return [logits, completion_logprobs(live.model, packing.packed(ids, mask, WIDTH, CPU), 1.0)[0]]
 
     expected = plain()
     assert joint.join(live.model, PolicyWeights(live.model, CONTEXT))  # without a refresh, adapters would be zero

@@ -31,6 +31,8 @@ from integration.trainer import fast_policies
 from integration.trainer.fast_policies import CONTEXT
 from rig import locked_versions
 
+CUDA = torch.device("cuda")
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
@@ -48,7 +50,7 @@ def padded(rows: int, longest: int, seed: int) -> tuple[torch.Tensor, torch.Tens
         ids[row, 24 - len(prompt) : 24] = torch.tensor(prompt)
         ids[row, 24 : 24 + length] = torch.randint(5, 60, (length,), generator=chooser)
         mask[row, 24 - len(prompt) : 24 + length] = 1
-    return ids.cuda(), mask.cuda()
+    return ids, mask
 
 
 def on_gpu(architecture: str) -> LiveWeights:
@@ -77,7 +79,7 @@ def test_the_versions_are_those_of_the_lock() -> None:
 
 
 def test_fused_attention_equals_the_plain_one() -> None:
-    sight = packing.packed(*padded(9, 40, 0), 40).sight
+    sight = packing.packed(*padded(9, 40, 0), 40, CUDA).sight
     tokens = int(sight.query_ends[-1])
     torch.manual_seed(0)
     rows = [
@@ -120,7 +122,8 @@ def test_compiled_layers_give_the_same_and_are_compiled_once(
 
     def gradients(rows: int, longest: int) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.autocast("cuda", torch.bfloat16):
-            logprobs, _ = completion_logprobs(live.model, *padded(rows, longest, rows), longest, 1.0)
+            batch = packing.packed(*padded(rows, longest, rows), longest, CUDA)
+            logprobs, _ = completion_logprobs(live.model, batch, 1.0)
         weights = torch.linspace(-1, 1, logprobs.numel(), device="cuda").view_as(logprobs)
         found = torch.autograd.grad((logprobs * weights).sum(), trained)
         return logprobs.detach(), torch.cat([gradient.flatten() for gradient in found])

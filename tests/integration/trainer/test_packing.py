@@ -13,6 +13,9 @@ ROWS = [(FIRST, [11, 12, 13]), (SECOND, [14]), (FIRST, [15] * 7), (FIRST, [11, 1
 WIDTH = max(len(completion) for _, completion in ROWS)
 
 
+CPU = torch.device("cpu")
+
+
 def padded() -> tuple[torch.Tensor, torch.Tensor]:
     """Prompts to the left, completions to the right."""
     longest = max(len(prompt) for prompt, _ in ROWS)
@@ -53,14 +56,14 @@ def test_packed_rows_equal_rows_by_themselves(architecture: str, recomputes: boo
     if recomputes:
         live.model.enable_input_require_grads()
         live.model.gradient_checkpointing_enable({"use_reentrant": False})
-    found, _ = completion_logprobs(live.model, *padded(), WIDTH, 1.0)
+    found, _ = completion_logprobs(live.model, packing.packed(*padded(), WIDTH, CPU), 1.0)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     for mine, theirs in zip(gradients(live, weighed(found)), expected_gradients, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_nothing_is_padded_and_a_common_prompt_is_there_once() -> None:
-    batch = packing.packed(*padded(), WIDTH)
+    batch = packing.packed(*padded(), WIDTH, CPU)
     expected = [*FIRST, 11, 12, 13, *SECOND, 14, *[15] * 7, 11, 12, *FIRST[:4], 16, 17]
     assert batch.tokens.tolist() == expected
     assert batch.positions.tolist()[: len(FIRST) + 3] == list(range(8))
@@ -84,7 +87,7 @@ def test_completions_that_do_not_count_have_no_part() -> None:
     packing.prepare(live.model)
     ids, mask = padded()
     mask[:, -WIDTH:] = 0
-    logprobs, entropies = completion_logprobs(live.model, ids, mask, WIDTH, 1.0)
+    logprobs, entropies = completion_logprobs(live.model, packing.packed(ids, mask, WIDTH, CPU), 1.0)
     assert logprobs.requires_grad
     assert not logprobs.any()
     assert not entropies.any()

@@ -5,6 +5,7 @@ import logging
 import math
 import random
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -372,15 +373,18 @@ class LocalBackend:
         self._note_blindness(batch)
         trained = batch.trained_tokens
         tokens = torch.tensor(float(trained), device=self._live.device)
-        total = 0.0
-        for part in parts:
+        losses: list[torch.Tensor] = []
+        coming: grpo.Pass | None = None
+        for part, following in zip_longest(parts, parts[1:]):
+            work = coming or self._prepared(part)
             self._trainer.plan_accumulation(
                 grpo.fraction_of_batch(self._training.loss.type, part, len(batch.rows), trained)
             )
-            loss = self._part_loss(part, tokens)
+            loss = self._loss(work, tokens)
             self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            total += loss.item()
-        return total
+            losses.append(loss.detach())
+            coming = self._prepared(following) if following else None  # while the device computes
+        return float(sum(losses))
 
     def _note_blindness(self, batch: Batch) -> None:
         """Environments are known by their tokens alone: only a batch shows that they wrote none."""
@@ -388,12 +392,15 @@ class LocalBackend:
             self._has_noted_blindness = True
             log.warning("training.worldModel has nothing to learn from: no token of this batch is an environment's")
 
-    def _part_loss(self, rows: Sequence[Row], tokens: torch.Tensor) -> torch.Tensor:
-        inputs = grpo.tensors(rows, self._live.tokenizer.pad_token_id, self._live.device)
-        inputs["num_items_in_batch"] = tokens
+    def _prepared(self, rows: Sequence[Row]) -> grpo.Pass:
+        padding, device = self._live.tokenizer.pad_token_id, self._live.device
+        return grpo.prepared(rows, padding, device, is_packed=self._trainer.has_plain_head)
+
+    def _loss(self, work: grpo.Pass, tokens: torch.Tensor) -> torch.Tensor:
+        work.inputs["num_items_in_batch"] = tokens
         if self._training.loss.beta:
-            inputs["ref_per_token_logps"] = self._trainer.reference_logprobs(inputs)
-        return self._trainer.loss(inputs)
+            work.inputs["ref_per_token_logps"] = self._trainer.reference_logprobs(work)
+        return self._trainer.loss(work)
 
 
 def _fingerprint(model: Any) -> str:

@@ -25,10 +25,19 @@ from clotho_trainer.model.load import one_model_at_a_time
 from clotho_trainer.training.batch import Observed, Row, trained_tokens
 from clotho_trainer.training.local import packing
 from clotho_trainer.training.local.logprob_head import completion_logprobs
+from clotho_trainer.training.local.packing import Packed
 
 _MEAN_OVER_ROWS = frozenset({"grpo", "sapo", "luspo", "dr_grpo"})
 
 Inputs = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Rows as one pass through the model takes them."""
+
+    inputs: Inputs
+    batch: Packed | None = None  # the same without padding, where it is used
 
 
 @dataclass(frozen=True)
@@ -51,14 +60,17 @@ class GroupTrainer(GRPOTrainer):
     has_plain_head: bool = False  # frozen and nothing but a matrix: its gradient has a closed form
     packed_logprobs: Callable[..., tuple[torch.Tensor, torch.Tensor]] = staticmethod(completion_logprobs)
     _inputs: Inputs
+    _batch: Packed | None = None
     _logprobs: torch.Tensor
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._sums: defaultdict[str, float] = defaultdict(float)
+        self._noted: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
 
-    def loss(self, inputs: Inputs) -> torch.Tensor:
-        result: torch.Tensor = self.compute_loss(self.model, inputs)
+    def loss(self, work: Pass) -> torch.Tensor:
+        self._batch = work.batch
+        result: torch.Tensor = self.compute_loss(self.model, work.inputs)
         return result
 
     def recompute_activations(self, is_on: bool) -> None:
@@ -74,14 +86,17 @@ class GroupTrainer(GRPOTrainer):
         self.args.steps_per_generation = 1 / fraction
 
     def take_figures(self) -> Figures:
-        means = {key: float(np.nanmean(values)) for key, values in self._metrics["train"].items() if values}
+        noted = {key: torch.stack(values).tolist() for key, values in self._noted.items()}
+        found = {**self._metrics["train"], **noted}
+        means = {key: float(np.nanmean(values)) for key, values in found.items() if values}
         figures = Figures(means, dict(self._sums))
-        self._metrics["train"] = defaultdict(list)
+        self._metrics["train"], self._noted = defaultdict(list), defaultdict(list)
         self._sums = defaultdict(float)
         return figures
 
-    def reference_logprobs(self, inputs: Inputs) -> torch.Tensor:
+    def reference_logprobs(self, work: Pass) -> torch.Tensor:
         """Under the policy as it was before training: the base below the adapter, or TRL's frozen copy."""
+        inputs, self._batch = work.inputs, work.batch
         model = self.model if self.ref_model is None else self.ref_model
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
@@ -91,10 +106,9 @@ class GroupTrainer(GRPOTrainer):
         return logprobs
 
     def _logprobs_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        if self.has_plain_head:
-            model, ids, mask, completion_tokens = args[:4]
+        if self._batch is not None:
             with self.accelerator.autocast():
-                return *self.packed_logprobs(model, ids, mask, completion_tokens, self.temperature), None
+                return *self.packed_logprobs(args[0], self._batch, self.temperature), None
         return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
@@ -110,9 +124,9 @@ class GroupTrainer(GRPOTrainer):
         return result
 
     def _note(self, name: str, values: torch.Tensor) -> None:
-        """The mean over the tokens that are trained."""
+        """The mean over the tokens that are trained; read once the step is done."""
         trained = self._inputs["completion_mask"] * self._inputs["tool_mask"]
-        self._metrics["train"][name].append(((values * trained).sum() / trained.sum().clamp(min=1)).item())
+        self._noted[name].append((values * trained).sum() / trained.sum().clamp(min=1))
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         self._inputs = inputs
@@ -206,16 +220,16 @@ def make_trainer(
     return trainer
 
 
-def tensors(rows: Sequence[Row], padding: int, device: torch.device) -> Inputs:
-    """Prompts padded on the left, completions on the right, as TRL expects them."""
+def prepared(rows: Sequence[Row], padding: int, device: torch.device, *, is_packed: bool) -> Pass:
+    """On its way to the device. Prompts are padded on the left, completions on the right, as TRL expects them."""
 
     def padded(arrays: list[Any], value: int, side: str) -> torch.Tensor:
         stacked: torch.Tensor = pad(
             [torch.from_numpy(array) for array in arrays], padding_value=value, padding_side=side
         )
-        return stacked.to(device)
+        return stacked
 
-    return {
+    inputs = {
         "prompt_ids": padded([row.prompt for row in rows], padding, "left"),
         "prompt_mask": padded([np.ones_like(row.prompt) for row in rows], 0, "left"),
         "completion_ids": padded([row.completion for row in rows], padding, "right"),
@@ -224,6 +238,13 @@ def tensors(rows: Sequence[Row], padding: int, device: torch.device) -> Inputs:
         "advantages": padded([row.advantages for row in rows], 0, "right"),
         "old_per_token_logps": padded([row.logprobs for row in rows], 0, "right"),
     }
+    batch = None
+    if is_packed:
+        ids, mask = (
+            torch.cat([inputs[f"prompt_{kind}"], inputs[f"completion_{kind}"]], dim=1) for kind in ("ids", "mask")
+        )
+        batch = packing.packed(ids, mask, inputs["completion_ids"].shape[1], device)
+    return Pass({name: packing.sent(each, device) for name, each in inputs.items()}, batch)
 
 
 def fraction_of_batch(loss_type: str, rows: Sequence[Row], total_rows: int, total_tokens: int) -> float:

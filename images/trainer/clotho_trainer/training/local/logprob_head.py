@@ -59,19 +59,14 @@ class LogprobHead(torch.autograd.Function):
         return (slope * (gradients[0] / ctx.temperature)[:, None]).to(slope.dtype), None, None, None
 
 
-def completion_logprobs(
-    model: Any, ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int, temperature: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the last `completion_tokens` columns; 0 where the mask is."""
+def completion_logprobs(model: Any, batch: packing.Packed, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the completions' columns, and the entropies; 0 where there is no token."""
     inner = base_model(model)
-    batch = packing.packed(ids, mask, completion_tokens)
     hidden = packing.hidden_states(inner.model, batch)[batch.before]
-    where = (batch.rows, batch.places)
-    targets = ids[:, -completion_tokens:][where]
     weight = inner.lm_head.weight
-    with torch.autocast(ids.device.type, enabled=False):
-        values = LogprobHead.apply(hidden.to(weight.dtype), weight, targets, temperature)
+    with torch.autocast(hidden.device.type, enabled=False):
+        values = LogprobHead.apply(hidden.to(weight.dtype), weight, batch.targets, temperature)
     logprobs, entropies = (
-        torch.zeros(len(ids), completion_tokens, device=ids.device).index_put(where, value) for value in values
+        torch.zeros(batch.shape, device=hidden.device).index_put((batch.rows, batch.places), value) for value in values
     )
     return logprobs, entropies

@@ -1,6 +1,7 @@
 """The rows of a pass side by side, without padding, and every different prompt once: its keys serve all completions
 that begin with it, and the gradients of all of them meet there. Each token sees what it would see in its own row."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,16 +27,26 @@ class Sight(NamedTuple):
     longest: torch.Tensor  # queries and keys of any part; on the host
 
 
-class Packed(NamedTuple):
+@dataclass(frozen=True)
+class Packed:
     tokens: torch.Tensor
     positions: torch.Tensor
     sight: Sight
-    before: torch.Tensor  # for each completion token, the token that predicts it
-    rows: torch.Tensor  # where each completion token came from
+    targets: torch.Tensor  # the completions' tokens
+    before: torch.Tensor  # for each of them, the token that predicts it
+    rows: torch.Tensor  # where each of them came from
     places: torch.Tensor
+    shape: tuple[int, int]  # rows, and columns of completions
 
 
-def packed(ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int) -> Packed:
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """To the device, without waiting for what it still computes."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def packed(ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int, device: torch.device) -> Packed:
     """Of rows with prompts padded on the left and completions, the last columns, padded on the right."""
     host_ids, host_mask = ids.numpy(force=True), mask.numpy(force=True).astype(bool)
     split = ids.shape[1] - completion_tokens
@@ -67,7 +78,7 @@ def packed(ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int) -> Pac
     rows, places = host_mask[:, split:].nonzero()
 
     def there(array: NDArray[Any], kind: torch.dtype = torch.int64) -> torch.Tensor:
-        return torch.from_numpy(array).to(ids.device, kind)
+        return sent(torch.from_numpy(array).to(kind), device)
 
     longest = [int(np.diff(ends).max()) for ends in (queries, seen_keys)]
     every_key = np.concatenate(keys)
@@ -84,9 +95,11 @@ def packed(ids: torch.Tensor, mask: torch.Tensor, completion_tokens: int) -> Pac
         tokens=there(np.concatenate(tokens)),
         positions=there(np.concatenate(positions)),
         sight=sight,
+        targets=there(host_ids[:, split:][rows, places]),
         before=there(np.concatenate(before or [nothing])),
         rows=there(rows),
         places=there(places),
+        shape=(len(host_ids), completion_tokens),
     )
 
 
