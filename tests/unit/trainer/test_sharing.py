@@ -25,7 +25,7 @@ class Batch:
 @pytest.mark.parametrize(
     "batch",
     [
-        Batch("nobody", [], []),
+        Batch("no rows", [], []),
         Batch("a row alone", [[1, 2, 3]], []),
         Batch("rows that differ", [[1, 2], [3, 4], [5, 6]], []),
         Batch("prompts of less than a block", [[1], [2], [3]], []),

@@ -281,14 +281,14 @@ def _attend(
 
 
 @triton.jit
-def _join_splits(partial, partial_weight, out, DIM: tl.constexpr, SPLITS: tl.constexpr):
+def _join_splits(parts, sizes, out, DIM: tl.constexpr, SPLITS: tl.constexpr):
     follow()
     head = tl.program_id(0)
     dimension = tl.arange(0, DIM)
     split = tl.arange(0, SPLITS)
-    size = tl.load(partial_weight + head * SPLITS + split)
+    size = tl.load(sizes + head * SPLITS + split)
     weight = tl.exp2(size - tl.max(size, 0))
-    part = tl.load(partial + (head * SPLITS + split)[:, None] * DIM + dimension[None, :])
+    part = tl.load(parts + (head * SPLITS + split)[:, None] * DIM + dimension[None, :])
     result = tl.sum(part * weight[:, None], 0) / tl.sum(weight, 0)
     tl.store(out + head * DIM + dimension, result.to(out.dtype.element_ty))
 

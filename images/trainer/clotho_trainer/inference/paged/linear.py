@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -104,23 +105,25 @@ class FusedLinear:
 
     def __call__(self, x: Rows) -> Rows:
         rows, inputs = x.values.shape
-        if (parts := self._parts(x.values)) == 1:
+        if self._parts == 1 or rows > _TILE[0]:
             return Rows(functional.linear(x.values, self._store, self._bias), up=self._completion)
-        left = x.values.view(rows, parts, inputs // parts).transpose(0, 1)
-        right = self._store.view(-1, parts, inputs // parts).permute(1, 2, 0)
+        left = x.values.view(rows, self._parts, inputs // self._parts).transpose(0, 1)
+        right = self._store.view(-1, self._parts, inputs // self._parts).permute(1, 2, 0)
         return Rows(torch.bmm(left, right, out_dtype=torch.float32), up=self._completion)
 
-    def _parts(self, x: torch.Tensor) -> int:
+    @cached_property
+    def _parts(self) -> int:
         """Of a long sum for a few rows: too few tiles for the multiprocessors otherwise. cuBLAS would split it as well,
         but add up in a kernel of its own."""
-        rows, inputs = x.shape
-        if not x.is_cuda or x.dtype == torch.float32 or self._bias is not None or rows > _TILE[0]:
+        outputs, inputs = self._store.shape
+        is_long = inputs >= 2 * self.width
+        if not is_long or not self._store.is_cuda or self._store.dtype == torch.float32 or self._bias is not None:
             return 1
-        tiles = -(-len(self._store) // _TILE[1])
-        parts = min(torch.cuda.get_device_properties(x.device).multi_processor_count // tiles, _MOST_PARTS)
-        return parts if inputs >= 2 * self.width and parts > 1 and not inputs % (parts * _ALIGNMENT) else 1
+        multiprocessors = torch.cuda.get_device_properties(self._store.device).multi_processor_count
+        parts = min(multiprocessors // -(-outputs // _TILE[1]), _MOST_PARTS)
+        return parts if parts > 1 and not inputs % (parts * _ALIGNMENT) else 1
 
-    @property
+    @cached_property
     def _completion(self) -> Up | None:
         if not self.rank:
             return None

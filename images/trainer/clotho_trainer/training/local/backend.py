@@ -398,8 +398,6 @@ class LocalBackend:
 
     def _loss(self, work: grpo.Pass, tokens: torch.Tensor) -> torch.Tensor:
         work.inputs["num_items_in_batch"] = tokens
-        if self._training.loss.beta:
-            work.inputs["ref_per_token_logps"] = self._trainer.reference_logprobs(work)
         return self._trainer.loss(work)
 
 

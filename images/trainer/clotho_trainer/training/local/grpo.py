@@ -70,6 +70,8 @@ class GroupTrainer(GRPOTrainer):
 
     def loss(self, work: Pass) -> torch.Tensor:
         self._batch = work.batch
+        if self.beta:
+            work.inputs["ref_per_token_logps"] = self._reference_logprobs(work.inputs)
         result: torch.Tensor = self.compute_loss(self.model, work.inputs)
         return result
 
@@ -94,9 +96,8 @@ class GroupTrainer(GRPOTrainer):
         self._sums = defaultdict(float)
         return figures
 
-    def reference_logprobs(self, work: Pass) -> torch.Tensor:
+    def _reference_logprobs(self, inputs: Inputs) -> torch.Tensor:
         """Under the policy as it was before training: the base below the adapter, or TRL's frozen copy."""
-        inputs, self._batch = work.inputs, work.batch
         model = self.model if self.ref_model is None else self.ref_model
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
