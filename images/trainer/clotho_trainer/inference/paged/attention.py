@@ -17,10 +17,12 @@ from clotho_trainer.inference.paged.weights import PolicyWeights
 
 _PROGRAMS = 512  # keys are split until the GPU has this many programs to run
 _MOST_SPLITS = 32
+_SHARED_PROGRAMS = 256  # all of them run at once
 # Keys that are read at once, and how many such tiles are on their way; second in 8 bits. A program of one row takes so
 # little memory that all of 128 rows with 8 key heads run at once.
 _OF_A_ROW = {False: {"TILE": 16, "num_stages": 3, "num_warps": 1}, True: {"TILE": 64, "num_stages": 3, "num_warps": 2}}
-_OF_A_TILE = {"TILE": 64, "num_stages": 3, "num_warps": 4}
+_BESIDE_TILES = {False: {"num_stages": 2}, True: {}}  # to leave them room
+_OF_A_TILE = {"TILE": 32, "num_stages": 3, "num_warps": 4}
 _FP8_GATHERED = 64
 _ROWS_A_PROMPT = 8  # at least, where prompts are shared as they are in training
 _LARGEST = tl.constexpr(448.0)  # in 8 bits
@@ -255,25 +257,29 @@ def _attend(
     SHARED_SPLITS: tl.constexpr,
     IN_FP8: tl.constexpr,
 ):
-    """A program is a row, a key head, a share of the row's own keys and of the means that `_attend_shared` has left.
-    The query heads that share the key head go through them together."""
+    """A program is a row, a key head, a share of the row's own keys and of the means that `_attend_shared` leaves. The
+    query heads that share the key head go through them together. `_attend_shared` lets this kernel start when the
+    queries are there, and runs beside it: its means are waited for when the row's own keys are done."""
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = (tl.load(positions + row) + 1).to(tl.int32)
-    follow()
-    query, place, is_query = _read_queries(queries, row, 1, head, KV_HEADS, GROUP, PADDED, DIM, IN_FP8)
-    sums = _no_sums(PADDED, DIM, IN_FP8)
     shared = 0
     if SHARED_SPLITS > 0:
         shared = tl.load(shared_tokens + row)
-        filled = tl.cdiv(shared, tl.maximum(_share_of(shared, SHARED_SPLITS, BLOCK_SIZE), 1))
-        for part in tl.range(split, filled, SPLITS, num_stages=3):
-            sums = _add_part(sums, shared_parts, shared_sizes, place * SHARED_SPLITS + part, is_query, DIM, IN_FP8)
+    else:
+        follow()
+    query, place, is_query = _read_queries(queries, row, 1, head, KV_HEADS, GROUP, PADDED, DIM, IN_FP8)
     share = _share_of(length - shared, SPLITS, TILE)
     first = shared + split * share
     last = tl.minimum(first + share, length)
     cache = (keys, key_scales, values, value_scales)
     table = tables + row * table_stride
+    sums = _no_sums(PADDED, DIM, IN_FP8)
     sums = _add_tokens(sums, query, cache, table, head, first, last, scale, KV_HEADS, DIM, BLOCK_SIZE, TILE, IN_FP8)
+    if SHARED_SPLITS > 0:
+        follow()
+        filled = tl.cdiv(shared, tl.maximum(_share_of(shared, SHARED_SPLITS, BLOCK_SIZE), 1))
+        for part in tl.range(split, filled, SPLITS, num_stages=3):
+            sums = _add_part(sums, shared_parts, shared_sizes, place * SHARED_SPLITS + part, is_query, DIM, IN_FP8)
     if SPLITS > 1:
         _store_part(sums, parts, sizes, place * SPLITS + split, is_query, DIM, IN_FP8)
     else:
@@ -337,10 +343,12 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
     paging = tables, tables.stride(0)
     shape = {"KV_HEADS": w.kv_heads, "GROUP": group, "DIM": w.head_dim, "BLOCK_SIZE": block_size, "IN_FP8": in_fp8}
     splits, shared_splits, beside = _splits(rows * w.kv_heads), 0, (None, None, None)
+    of_a_row = _OF_A_ROW[in_fp8]
     if shared is not None:
+        of_a_row = of_a_row | _BESIDE_TILES[in_fp8]
         shared_splits = _splits(triton.cdiv(rows, _ROWS_A_PROMPT) * w.kv_heads)
         shared_parts = _empty_parts(query, rows * w.query_heads * shared_splits, w.head_dim)
-        _attend_shared[(_PROGRAMS,)](
+        _attend_shared[(_SHARED_PROGRAMS,)](
             query,
             *content,
             *paging,
@@ -366,7 +374,7 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
         *parts,
         w.head_dim**-0.5,
         **shape,
-        **_pipeline(_OF_A_ROW[in_fp8], block_size),
+        **_pipeline(of_a_row, block_size),
         PADDED=max(16, triton.next_power_of_2(group)),
         SPLITS=splits,
         SHARED_SPLITS=shared_splits,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 QUERIES = 64  # of a tile in one key head: the matrix unit takes as many at once
-FEWEST_SAVED = 512  # tokens a row that need not be read: a kernel more costs as much as reading some hundred
+FEWEST_SAVED = 64  # tokens a row that need not be read: a kernel more costs as much
 
 
 class Tile(NamedTuple):
