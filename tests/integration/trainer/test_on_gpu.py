@@ -14,7 +14,7 @@ from peft import LoraConfig, get_peft_model
 
 from clotho_contract.settings import Model
 from clotho_trainer.inference.core.engine import Request, Sampling
-from clotho_trainer.inference.paged import linear, sharing
+from clotho_trainer.inference.paged import gated_projection, linear, sharing
 from clotho_trainer.inference.paged.cache import Cache, CacheShape
 from clotho_trainer.inference.paged.kernels import TritonOperations
 from clotho_trainer.inference.paged.linear import Rows
@@ -159,8 +159,7 @@ def test_rounding_kernels_equal_the_plain_ones() -> None:
     residual = torch.randn(33, hidden, device="cuda", dtype=torch.bfloat16)
     addition = Rows(torch.randn_like(residual), torch.rand(33, 1, device="cuda"))
     normed = [do.add_and_norm(residual.clone(), addition, layer.mlp_norm, rounds=True) for do in (ours, plain)]
-    gate_up = layer.gate_up(normed[1])
-    gated = [do.gated(gate_up._replace(values=gate_up.values.clone()), rounds=True) for do in (ours, plain)]
+    gated = [do.gated(layer.gate_up, normed[1], rounds=True) for do in (ours, plain)]
     for mine, other in (normed, gated, [do.rounded(residual) for do in (ours, plain)]):
         assert mine.scale is not None
         assert other.scale is not None
@@ -221,6 +220,36 @@ def test_attention_over_an_fp8_cache_equals_the_plain_one(monkeypatch: pytest.Mo
         assert shared.tokens.tolist() == [0] * (8 - common) + [128] * common
         assert relative(*(do.attend(query, caches[0], positions, tables, shared) for do in both)) < 1e-2
     assert relative(*(torch.stack(do.gather(caches[0], tables, 300)) for do in both)) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("inner", "hidden", "rank"), [(6144, 2048, 8), (9728, 2560, 32), (12288, 1024, 0), (14336, 1024, 48)]
+)
+def test_projections_and_gating_in_one_kernel_are_those_of_single_products(inner: int, hidden: int, rank: int) -> None:
+    """Again and again, as a flag passes between its programs."""
+    torch.manual_seed(0)
+    layers = [_gates(inner, hidden, rank) for _ in range(3)]
+    project = gated_projection.prepare(layers[0], inner)
+    assert project is not None
+    for rows in (1, 64, 77, 128):
+        x = torch.randn(rows, hidden, device="cuda", dtype=torch.bfloat16)
+        for _ in range(4):
+            for whole in layers:
+                weights, down = whole[: 2 * inner], x @ whole[2 * inner :, :hidden].t()
+                products = torch.cat([x, down], 1).float() @ weights.float().t()
+                gate, up = products.bfloat16().chunk(2, 1)
+                assert relative(project(x, whole), torch.nn.functional.silu(gate) * up) < 1e-2
+
+
+def _gates(inner: int, hidden: int, rank: int) -> torch.Tensor:
+    """[[G, B, 0], [U, 0, B], [A, 0, 0]], with as many ranks as fill up whole tiles."""
+    ranks = -(-2 * rank // 64) * 64
+    whole = torch.zeros(2 * inner + ranks, hidden + ranks, device="cuda", dtype=torch.bfloat16)
+    whole[: 2 * inner, :hidden].normal_(std=hidden**-0.5)
+    whole[2 * inner : 2 * inner + 2 * rank, :hidden].normal_(std=hidden**-0.5)
+    whole[:inner, hidden : hidden + rank].normal_(std=0.3)
+    whole[inner : 2 * inner, hidden + rank : hidden + 2 * rank].normal_(std=0.3)
+    return whole
 
 
 def test_a_long_sum_in_parts_is_that_of_one_product() -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from clotho_trainer.inference.core.block_manager import NULL_BLOCK
 from clotho_trainer.inference.core.sequences import Sequence
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
-from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.linear import FusedLinear, Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
@@ -34,7 +34,7 @@ class Operations(Protocol):
         self, qkv: Rows, layer: Layer, positions: torch.Tensor, slots: torch.Tensor, cache: LayerCache
     ) -> torch.Tensor: ...
 
-    def gated(self, gate_up: Rows, *, rounds: bool) -> Rows: ...
+    def gated(self, linear: FusedLinear, x: Rows, *, rounds: bool) -> Rows: ...
 
     def rounded(self, x: torch.Tensor) -> Rows: ...
 
@@ -255,7 +255,7 @@ class Decoder:
             mixed = attend(do.rotate_and_store(layer.qkv(x), layer, positions, slots, cache), cache)
             addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed))
             x = do.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
-            addition = layer.down(do.gated(layer.gate_up(x), rounds=rounds))
+            addition = layer.down(do.gated(layer.gate_up, x, rounds=rounds))
         return do.add_and_norm(residual, addition, self._weights.final_norm, rounds=False).values
 
 

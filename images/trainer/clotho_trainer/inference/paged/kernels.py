@@ -3,6 +3,8 @@
 # ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
 # mypy: ignore-errors
 
+from functools import cached_property
+
 import torch
 import triton
 import triton.language as tl
@@ -10,7 +12,7 @@ import triton.language as tl
 from clotho_trainer.inference.paged import attention, sampling
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.launching import OVERLAPPING, follow
-from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.linear import FusedLinear, Rows
 from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import FP8
@@ -18,6 +20,7 @@ from clotho_trainer.model.fp8 import FP8
 _ROTATED_ROWS = 16  # the matrix unit takes no fewer
 _ADDED_ROWS = 32
 _COLUMNS = 64  # of a program
+_FEW_ROWS = 128
 
 
 @triton.jit
@@ -267,6 +270,16 @@ class TritonOperations:
     def __init__(self, weights: PolicyWeights) -> None:
         self._weights = weights
 
+    @cached_property
+    def _gated_projection(self):
+        """Both projections and the gating in one kernel, where the GPU and the shape of the layers are fit for it."""
+        linear = self._weights.layers[0].gate_up
+        if linear.whole is None or not linear.whole.is_cuda or linear.bias is not None:
+            return None
+        from clotho_trainer.inference.paged import gated_projection
+
+        return gated_projection.prepare(linear.whole, linear.width // 2)
+
     def add_and_norm(self, residual, addition, weight, *, rounds):
         rows, hidden = residual.shape
         out = _empty_rows(residual, hidden, rounds)
@@ -339,8 +352,11 @@ class TritonOperations:
         )
         return queries
 
-    def gated(self, gate_up, *, rounds):
-        rows, inner = len(gate_up.values), gate_up.width // 2
+    def gated(self, linear: FusedLinear, x: Rows, *, rounds):
+        rows, inner = len(x.values), linear.width // 2
+        if rows <= _FEW_ROWS and self._gated_projection is not None:
+            return Rows(self._gated_projection(x.values, linear.whole))
+        gate_up = linear(x)
         out = gate_up.values.new_empty(rows, inner)
         together = 16 if rows <= 16 else 64
         _gated[(triton.cdiv(rows, together), triton.cdiv(inner, _COLUMNS))](

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from clotho_trainer.inference.paged.cache import LayerCache
-from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.linear import FusedLinear, Rows
 from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import rounded
@@ -45,8 +45,8 @@ class PlainOperations:
         cache.values.write(slots, value)
         return _rotated(query, cos, sin).reshape(rows, -1)
 
-    def gated(self, gate_up: Rows, *, rounds: bool) -> Rows:
-        gate, up = gate_up.with_adapters().scaled.chunk(2, dim=1)
+    def gated(self, linear: FusedLinear, x: Rows, *, rounds: bool) -> Rows:
+        gate, up = linear(x).with_adapters().scaled.chunk(2, dim=1)
         active = functional.silu(gate) * up
         return self.rounded(active) if rounds else Rows(active)
 

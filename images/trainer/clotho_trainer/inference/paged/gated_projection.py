@@ -1,0 +1,463 @@
+"""The gate and up projections of a few rows with their adapters and the gating, in one kernel for Hopper.
+
+What bounds it is reading the weights, so it does little else. They stream through shared memory, the first of them
+before the kernel ahead has ended; two multiprocessors share what they read of the rows; and as B lies to the right of
+W, the adapters are more columns of the same product, with x A' for x. The first programs compute that meanwhile.
+"""
+
+# ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
+# mypy: ignore-errors
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+_ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
+_WARPS = 8  # that multiply
+_PAIR = 2  # multiprocessors that share the rows
+_DEPTH = gl.constexpr(64)  # of the sums, at once
+_RANKS = gl.constexpr(64)  # of a program that computes x A'
+_MEMORY = 210_000  # bytes of a multiprocessor, for what is on its way
+_ONCE = gl.constexpr(hopper.CachePolicy(l2=hopper.FractionalEvictionPolicy("evict_first", 1.0)))
+_IN_BOTH, _IN_HALVES = [[0, 0]], [[1, 0]]  # what each of a pair gets of a tile
+_KINDS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
+
+
+class Columns(NamedTuple):
+    """Of a multiprocessor, as many gates and as many of what they gate; in two pieces, as sizes are powers of two."""
+
+    wide: int
+    narrow: int
+
+    @property
+    def count(self) -> int:
+        return self.wide + self.narrow
+
+
+_CHOICES = (Columns(32, 16), Columns(64, 32), Columns(128, 0))
+
+
+def choose(inner: int, ranks: int, multiprocessors: int) -> Columns | None:
+    """The fewest with which no multiprocessor has a second program, for whose end most would wait. None where many
+    would have nothing to do, or none is enough: other kernels are better then."""
+    for columns in _CHOICES:
+        busy = _PAIR * (triton.cdiv(inner, _PAIR * columns.count) + ranks // _RANKS.value)
+        if busy <= multiprocessors:
+            return columns if 4 * busy > 3 * multiprocessors else None
+    return None
+
+
+@gluon.jit
+def _turn(stage, phase, STAGES: gl.constexpr):
+    stage += 1
+    if stage == STAGES:
+        stage = 0
+        phase ^= 1
+    return stage, phase
+
+
+@gluon.jit
+def _read(flag):
+    return gl.inline_asm_elementwise(
+        "ld.acquire.gpu.global.s32 $0, [$1];", "=r,l", [flag], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _order_accesses(some):
+    """Of this thread and of the unit that copies tiles."""
+    gl.inline_asm_elementwise(
+        "fence.proxy.async; mov.u32 $0, 0;", "=r,l", [some], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def _announce(ready):
+    """One thread of each multiprocessor, after all of them have written."""
+    gl.inline_asm_elementwise(
+        """{
+            .reg .pred first;
+            .reg .u32 thread;
+            mov.u32 thread, %tid.x;
+            setp.eq.u32 first, thread, 0;
+            @first red.release.gpu.global.add.s32 [$1], 1;
+            mov.u32 $0, 0;
+        }""",
+        "=r,l",
+        [ready],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def _await(ready, readers, EXPECTED: gl.constexpr):
+    """Until x A' is there: programs start in order, so that those which compute it run. The last reader leaves the
+    flag as the next kernel needs it; the count of readers wraps around by itself."""
+    count = _read(ready)
+    while count < EXPECTED:
+        count = _read(ready)
+    _order_accesses(ready)
+    gl.inline_asm_elementwise(
+        """{
+            .reg .pred first, last;
+            .reg .u32 lane, before;
+            mov.u32 lane, %laneid;
+            setp.eq.u32 first, lane, 0;
+            mov.u32 before, 0xffffffff;
+            @first atom.acq_rel.gpu.global.inc.u32 before, [$2], $3;
+            setp.eq.u32 last, before, $3;
+            @last st.release.gpu.global.u32 [$1], 0;
+            mov.u32 $0, 0;
+        }""",
+        "=r,l,l,r",
+        [ready, ready + 1, readers - 1],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def _load_weights(wide, narrow, gate, times, depth, full, wides, narrows, stage, NARROW: gl.constexpr):
+    """Gates, and below them what they gate."""
+    tma.async_load(wide, [gate, depth], full.index(stage), wides.index(2 * stage), cache_policy=_ONCE)
+    tma.async_load(wide, [times, depth], full.index(stage), wides.index(2 * stage + 1), cache_policy=_ONCE)
+    if NARROW > 0:
+        below: gl.constexpr = wide.block_shape[0]
+        tma.async_load(narrow, [gate + below, depth], full.index(stage), narrows.index(2 * stage), cache_policy=_ONCE)
+        tma.async_load(
+            narrow, [times + below, depth], full.index(stage), narrows.index(2 * stage + 1), cache_policy=_ONCE
+        )
+
+
+@gluon.jit
+def _fetch_for_reduction(x, below, row, ring, pieces, HIDDEN: gl.constexpr, STAGES: gl.constexpr):
+    """Rows of A, and x."""
+    xs, full, mine, both = ring
+    EACH: gl.constexpr = pieces.shape[0] // STAGES
+    BYTES: gl.constexpr = x.nbytes_per_cta + below.nbytes_per_cta
+    for stage in gl.static_range(STAGES):
+        mbarrier.expect(full.index(stage), BYTES)
+        tma.async_load(below, [row, stage * _DEPTH], full.index(stage), pieces.index(EACH * stage))
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
+    for stage in gl.static_range(STAGES):
+        tma.async_load(x, [0, stage * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
+    stage = 0
+    phase = 0
+    for step in range(STAGES, HIDDEN // _DEPTH):
+        mbarrier.wait(mine.index(stage), phase)
+        mbarrier.expect(full.index(stage), BYTES)
+        tma.async_load(below, [row, step * _DEPTH], full.index(stage), pieces.index(EACH * stage))
+        mbarrier.wait(both.index(stage), phase)  # only the first of a pair waits, which alone loads x
+        tma.async_load(x, [0, step * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
+        stage, phase = _turn(stage, phase, STAGES)
+
+
+@gluon.jit
+def _fetch(
+    tiles,
+    gate,
+    times,
+    flag,
+    ring,
+    weights,
+    HIDDEN: gl.constexpr,
+    RANKS: gl.constexpr,
+    NARROW: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Weights and x. The first weights do not depend on the kernel before this one."""
+    x, down, _, wide, narrow = tiles
+    xs, full, mine, both = ring
+    wides, narrows, _ = weights
+    OF_NARROW: gl.constexpr = narrow.nbytes_per_cta if NARROW > 0 else 0
+    BYTES: gl.constexpr = x.nbytes_per_cta + 2 * wide.nbytes_per_cta + 2 * OF_NARROW
+    STEPS: gl.constexpr = HIDDEN // _DEPTH
+    for stage in gl.static_range(STAGES):
+        mbarrier.expect(full.index(stage), BYTES)
+        _load_weights(wide, narrow, gate, times, stage * _DEPTH, full, wides, narrows, stage, NARROW)
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
+    for stage in gl.static_range(STAGES):
+        tma.async_load(x, [0, stage * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
+    stage = 0
+    phase = 0
+    for step in range(STAGES, STEPS):
+        mbarrier.wait(mine.index(stage), phase)
+        mbarrier.expect(full.index(stage), BYTES)
+        _load_weights(wide, narrow, gate, times, step * _DEPTH, full, wides, narrows, stage, NARROW)
+        mbarrier.wait(both.index(stage), phase)  # only the first of a pair waits, which alone loads x
+        tma.async_load(x, [0, step * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
+        stage, phase = _turn(stage, phase, STAGES)
+    if RANKS > 0:
+        ready, readers = flag
+        _await(ready, readers, 2 * (RANKS // _RANKS))
+        for step in range(RANKS // _DEPTH):
+            mbarrier.wait(mine.index(stage), phase)
+            mbarrier.expect(full.index(stage), BYTES)
+            _load_weights(wide, narrow, gate, times, (STEPS + step) * _DEPTH, full, wides, narrows, stage, NARROW)
+            mbarrier.wait(both.index(stage), phase)
+            tma.async_load(down, [0, step * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
+            stage, phase = _turn(stage, phase, STAGES)
+
+
+@gluon.jit
+def _reduce(down, first, ready, ring, pieces, HIDDEN: gl.constexpr, RANKS: gl.constexpr, STAGES: gl.constexpr):
+    """x A', of as many ranks as a program has."""
+    xs, full, mine, both = ring
+    ROWS: gl.constexpr = xs.shape[1]
+    EACH: gl.constexpr = pieces.shape[0] // STAGES
+    STEPS: gl.constexpr = HIDDEN // _DEPTH
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], [gl.num_warps(), 1], [16, _RANKS // 2, 16], cga_layout=[[0, 1]]
+    )
+    total = gl.zeros([ROWS, _RANKS], gl.float32, layout)
+    stage = 0
+    phase = 0
+    for step in range(STEPS):
+        mbarrier.wait(full.index(stage), phase)
+        total = hopper.warpgroup_mma(xs.index(stage), pieces.index(EACH * stage).permute((1, 0)), total)
+        mbarrier.arrive(mine.index(stage), pred=step < STEPS - STAGES)
+        mbarrier.arrive(both.index(stage), pred=step < STEPS - STAGES)
+        stage, phase = _turn(stage, phase, STAGES)
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    rank = first + gl.arange(0, _RANKS, gl.SliceLayout(0, layout))
+    gl.store(down + row[:, None] * RANKS + rank[None, :], total.to(down.dtype.element_ty))
+    _order_accesses(ready)
+    gl.barrier()
+    _announce(ready)
+
+
+@gluon.jit
+def _store_gated(out, total, first, rows, inner, COLUMNS: gl.constexpr):
+    """`total` has, for each of the pair, gates and then what they gate. Rounded where the modules round."""
+    ROWS: gl.constexpr = total.shape[0]
+    kind: gl.constexpr = out.dtype.element_ty
+    halves = total.reshape([ROWS, 2, 2, COLUMNS]).permute([0, 1, 3, 2]).reshape([ROWS, 2 * COLUMNS, 2])
+    gate, times = gl.split(halves)
+    wide = gate.to(kind).to(gl.float32)
+    active = (wide / (1.0 + gl.exp(-wide))).to(kind).to(gl.float32)
+    gated = (active * times.to(kind).to(gl.float32)).to(kind)
+    VECTOR: gl.constexpr = 8
+    LANES: gl.constexpr = COLUMNS // VECTOR
+    layout: gl.constexpr = gl.BlockedLayout(
+        [1, VECTOR], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0], cga_layout=[[0, 1]]
+    )
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    column = first + gl.arange(0, 2 * COLUMNS, gl.SliceLayout(0, layout))
+    inside = (row < rows)[:, None] & (column < inner)[None, :]
+    gl.store(out + row[:, None] * inner + column[None, :], gl.convert_layout(gated, layout), mask=inside)
+
+
+@gluon.jit
+def _multiply(
+    out,
+    first,
+    rows,
+    inner,
+    ring,
+    wides,
+    narrows,
+    STEPS: gl.constexpr,
+    WIDE: gl.constexpr,
+    NARROW: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    xs, full, mine, both = ring
+    ROWS: gl.constexpr = xs.shape[1]
+    MORE: gl.constexpr = NARROW if NARROW > 0 else 8
+    wide_layout: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], [gl.num_warps(), 1], [16, 2 * WIDE, 16], cga_layout=[[0, 1]]
+    )
+    narrow_layout: gl.constexpr = gl.NVMMADistributedLayout(
+        [3, 0], [gl.num_warps(), 1], [16, 2 * MORE, 16], cga_layout=[[0, 1]]
+    )
+    total = gl.zeros([ROWS, 4 * WIDE], gl.float32, wide_layout)
+    more = gl.zeros([ROWS, 4 * MORE], gl.float32, narrow_layout)
+    stage = 0
+    phase = 0
+    before = 0
+    for step in range(STEPS):
+        mbarrier.wait(full.index(stage), phase)
+        one = hopper.warpgroup_mma(xs.index(stage), wides.index(stage).permute((1, 0)), total, is_async=True)
+        if NARROW > 0:
+            two = hopper.warpgroup_mma(xs.index(stage), narrows.index(stage).permute((1, 0)), more, is_async=True)
+            total, more = hopper.warpgroup_mma_wait(2, deps=[one, two])
+        else:
+            total = hopper.warpgroup_mma_wait(1, deps=[one])
+        is_wanted = (step > 0) & (step <= STEPS - STAGES)
+        mbarrier.arrive(mine.index(before), pred=is_wanted)  # its products have ended
+        mbarrier.arrive(both.index(before), pred=is_wanted)
+        before = stage
+        stage, phase = _turn(stage, phase, STAGES)
+    if NARROW > 0:
+        total, more = hopper.warpgroup_mma_wait(0, deps=[total, more])
+        _store_gated(out, more, first + 2 * WIDE, rows, inner, NARROW)
+    else:
+        total = hopper.warpgroup_mma_wait(0, deps=[total])
+    _store_gated(out, total, first, rows, inner, WIDE)
+
+
+@gluon.jit
+def _produce(
+    tiles,
+    flag,
+    inner,
+    ring,
+    weights,
+    HIDDEN: gl.constexpr,
+    RANKS: gl.constexpr,
+    WIDE: gl.constexpr,
+    NARROW: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """One warp."""
+    x, _, below, _, _ = tiles
+    _, _, pieces = weights
+    program = gl.program_id(0)
+    PROGRAMS: gl.constexpr = RANKS // _RANKS
+    if program < PROGRAMS:
+        _fetch_for_reduction(x, below, 2 * inner + program * _RANKS, ring, pieces, HIDDEN, STAGES)
+    else:
+        gate = (program - PROGRAMS) * 2 * (WIDE + NARROW)
+        _fetch(tiles, gate, inner + gate, flag, ring, weights, HIDDEN, RANKS, NARROW, STAGES)
+
+
+@gluon.jit
+def _consume(
+    down,
+    ready,
+    out,
+    rows,
+    inner,
+    ring,
+    weights,
+    HIDDEN: gl.constexpr,
+    RANKS: gl.constexpr,
+    WIDE: gl.constexpr,
+    NARROW: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    wides, narrows, pieces = weights
+    program = gl.program_id(0)
+    PROGRAMS: gl.constexpr = RANKS // _RANKS
+    if program < PROGRAMS:
+        _reduce(down, program * _RANKS, ready, ring, pieces, HIDDEN, RANKS, STAGES)
+    else:
+        first = (program - PROGRAMS) * 2 * (WIDE + NARROW)
+        STEPS: gl.constexpr = (HIDDEN + RANKS) // _DEPTH
+        _multiply(out, first, rows, inner, ring, wides, narrows, STEPS, WIDE, NARROW, STAGES)
+
+
+@gluon.jit(do_not_specialize=["rows"])
+def _project_and_gate(
+    x,
+    down_tiles,
+    below,
+    wide,
+    narrow,
+    down,
+    ready,
+    out,
+    rows,
+    inner,
+    readers,
+    HIDDEN: gl.constexpr,
+    RANKS: gl.constexpr,
+    WIDE: gl.constexpr,
+    NARROW: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """A program is a pair of multiprocessors, with gates and what they gate, or with some ranks of x A'."""
+    kind: gl.constexpr = x.dtype
+    xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], _DEPTH], x.layout)
+    wides = gl.allocate_shared_memory(kind, [STAGES, 4 * WIDE, _DEPTH], wide.layout)
+    wide_pieces = wides.reinterpret(kind, [2 * STAGES, 2 * WIDE, _DEPTH], wide.layout)
+    pieces = wides.reinterpret(kind, [STAGES * 4 * WIDE // _RANKS, _RANKS, _DEPTH], below.layout)
+    narrows = wides
+    narrow_pieces = wide_pieces
+    if NARROW > 0:
+        narrows = gl.allocate_shared_memory(kind, [STAGES, 4 * NARROW, _DEPTH], narrow.layout)
+        narrow_pieces = narrows.reinterpret(kind, [2 * STAGES, 2 * NARROW, _DEPTH], narrow.layout)
+    full = mbarrier.allocate_mbarrier(batch=STAGES)
+    mine = mbarrier.allocate_mbarrier(batch=STAGES)  # this multiprocessor has used a stage
+    both = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)  # at the first of the pair: both have
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(mine.index(stage), count=1)
+        mbarrier.init(both.index(stage), count=1)
+    tiles = (x, down_tiles, below, wide, narrow)
+    flag = (ready, readers)
+    ring = (xs, full, mine, both)
+    used = (wides, narrows, pieces)
+    filled = (wide_pieces, narrow_pieces, pieces)
+    gl.warp_specialize(
+        [
+            (_consume, (down, ready, out, rows, inner, ring, used, HIDDEN, RANKS, WIDE, NARROW, STAGES)),
+            (_produce, (tiles, flag, inner, ring, filled, HIDDEN, RANKS, WIDE, NARROW, STAGES)),
+        ],
+        [1],
+        [24],
+    )
+
+
+def prepare(whole: torch.Tensor, inner: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """What computes silu(x G') * (x U'), each with its adapter, of 128 rows at most with any layer of this shape; None
+    where other kernels are better."""
+    ranks = len(whole) - 2 * inner
+    hidden = whole.shape[1] - ranks
+    device = torch.cuda.get_device_properties(whole.device)
+    columns = choose(inner, ranks, device.multi_processor_count)
+    is_fit = device.major == 9 and whole.dtype in _KINDS and not hidden % _DEPTH.value and hidden >= 16 * _DEPTH.value
+    if columns is None or not is_fit:
+        return None
+    flags = torch.zeros(2, dtype=torch.int32, device=whole.device)
+    return lambda x, layer: _gated(x, layer, inner, columns, flags)
+
+
+def _gated(x: torch.Tensor, whole: torch.Tensor, inner: int, columns: Columns, flags: torch.Tensor) -> torch.Tensor:
+    """`whole` is [[G, sB, 0], [U, 0, sB], [A, 0, 0]]. The flags are 0 before and after."""
+    rows, hidden = x.shape
+    ranks = len(whole) - 2 * inner
+    pairs = triton.cdiv(inner, _PAIR * columns.count)
+    out = x.new_empty(rows, inner)
+    down = x.new_empty(_ROWS, ranks) if ranks else x
+    _project_and_gate[(ranks // _RANKS.value + pairs,)](
+        _tiles(x, _ROWS, _IN_BOTH),
+        _tiles(down, _ROWS, _IN_BOTH),
+        _tiles(whole, _RANKS.value, _IN_HALVES),
+        _tiles(whole, _PAIR * columns.wide, _IN_HALVES),
+        _tiles(whole, _PAIR * (columns.narrow or columns.wide), _IN_HALVES),
+        down,
+        flags,
+        out,
+        rows,
+        inner,
+        _PAIR * pairs,
+        HIDDEN=hidden,
+        RANKS=ranks,
+        WIDE=columns.wide,
+        NARROW=columns.narrow,
+        STAGES=_MEMORY // ((_ROWS + 2 * columns.count) * _DEPTH.value * x.element_size()),
+        num_warps=_WARPS,
+        num_ctas=_PAIR,
+        launch_pdl=True,
+    )
+    return out
+
+
+def _tiles(matrix: torch.Tensor, rows: int, halves):
+    block = [rows, _DEPTH.value]
+    layout = gl.NVMMASharedLayout.get_default_for(block, _KINDS[matrix.dtype], cga_layout=halves)
+    return TensorDescriptor.from_tensor(matrix, block, layout)
