@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from clotho_trainer.inference.paged import sharing
 from clotho_trainer.inference.paged.sharing import SharedPrompts, Tile, find_tiles
 
 BLOCK = 4
@@ -52,8 +51,7 @@ def test_neighbours_with_the_same_first_blocks_are_tiles(batch: Batch) -> None:
     assert find_tiles(batch.rows, positions, BLOCK, batch.most) == expected
 
 
-def test_the_device_sees_the_rows_of_the_last_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "FEWEST_SAVED", 0)
+def test_the_device_sees_the_rows_of_the_last_load() -> None:
     shared = SharedPrompts(max_rows=6, queries_a_row=16, device=torch.device("cpu"))
     addresses = [tensor.data_ptr() for tensor in (shared.count, shared.tiles, shared.tokens)]
     shared.load([[9, 8], [1, 2, 3], [1, 2, 4], [5, 6], [5, 7]], [7, 11, 8, 4, 5], BLOCK)
@@ -62,14 +60,3 @@ def test_the_device_sees_the_rows_of_the_last_load(monkeypatch: pytest.MonkeyPat
     shared.load([[1, 2], [3, 4]], [4, 4], BLOCK)
     assert (shared.count.item(), shared.tokens.tolist()) == (0, [0] * 6)
     assert addresses == [tensor.data_ptr() for tensor in (shared.count, shared.tiles, shared.tokens)]
-
-
-@pytest.mark.parametrize(("blocks", "is_used"), [(3, False), (4, True)])
-def test_only_prompts_that_save_enough_are_shared(blocks: int, is_used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four rows with a common prompt read it once instead of four times, and a fifth shares nothing."""
-    monkeypatch.setattr(sharing, "FEWEST_SAVED", 9)
-    shared = SharedPrompts(max_rows=8, queries_a_row=4, device=torch.device("cpu"))
-    prompt = list(range(1, blocks + 1))
-    tables = [[*prompt, 10 + row] for row in range(4)] + [[20, 21]]
-    shared.load(tables, [blocks * BLOCK] * 4 + [BLOCK], BLOCK)
-    assert shared.is_used is is_used

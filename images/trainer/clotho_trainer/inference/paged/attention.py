@@ -18,13 +18,13 @@ from clotho_trainer.inference.paged.weights import PolicyWeights
 _PROGRAMS = 512  # keys are split until the GPU has this many programs to run
 _MOST_SPLITS = 32
 _SHARED_PROGRAMS = 256  # all of them run at once
+_SHARED_SPLITS = 8  # of what is shared; a number for each size of batch would be a kernel more to compile for each
 # Keys that are read at once, and how many such tiles are on their way; second in 8 bits. A program of one row takes so
 # little memory that all of 128 rows with 8 key heads run at once.
 _OF_A_ROW = {False: {"TILE": 16, "num_stages": 3, "num_warps": 1}, True: {"TILE": 64, "num_stages": 3, "num_warps": 2}}
 _BESIDE_TILES = {False: {"num_stages": 2}, True: {}}  # to leave them room
 _OF_A_TILE = {"TILE": 32, "num_stages": 3, "num_warps": 4}
 _FP8_GATHERED = 64
-_ROWS_A_PROMPT = 8  # at least, where prompts are shared as they are in training
 _LARGEST = tl.constexpr(448.0)  # in 8 bits
 _HAS_ASSEMBLER = tl.constexpr(os.environ.get("TRITON_INTERPRET") != "1")
 
@@ -346,7 +346,7 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
     of_a_row = _OF_A_ROW[in_fp8]
     if shared is not None:
         of_a_row = of_a_row | _BESIDE_TILES[in_fp8]
-        shared_splits = _splits(triton.cdiv(rows, _ROWS_A_PROMPT) * w.kv_heads)
+        shared_splits = _SHARED_SPLITS
         shared_parts = _empty_parts(query, rows * w.query_heads * shared_splits, w.head_dim)
         _attend_shared[(_SHARED_PROGRAMS,)](
             query,

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from clotho_trainer.inference.core.block_manager import NULL_BLOCK
 from clotho_trainer.inference.core.sequences import Sequence
+from clotho_trainer.inference.paged import sharing
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
 from clotho_trainer.inference.paged.linear import FusedLinear, Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
@@ -22,7 +23,6 @@ STEPS = 4  # at most, before the host checks which sequences are finished
 _ROWS_OF_GRAPHS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 
 Attend = Callable[[torch.Tensor, LayerCache], torch.Tensor]
-Kind = tuple[int, bool]  # of a graph: how many rows, and whether they share prompts
 
 
 class Operations(Protocol):
@@ -100,8 +100,8 @@ class Decoder:
             ]
         )
         self._taken = torch.zeros(1, dtype=torch.int64, device=device)
-        self._logits: dict[Kind, torch.Tensor] = {}  # of each graph, where it leaves them
-        self._graphs: dict[Kind, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._logits: dict[int, torch.Tensor] = {}  # of each graph, where it leaves them
+        self._graphs: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._pool: Any = None  # of the graphs' memory
         self.sizes = [size for size in _ROWS_OF_GRAPHS if size < max_rows] + [max_rows]
 
@@ -129,15 +129,13 @@ class Decoder:
                 part(size)
             self._pool = self._pool or graph.pool()
             graphs.append(graph.replay)
-        self._graphs[self._kind(size)] = (graphs[0], graphs[1])
+        self._graphs[size] = (graphs[0], graphs[1])
 
     def load(self, rows: Many[Sequence]) -> None:
         """These rows from now on; the host holds all of their state, so nothing is moved about on the device."""
         size = self._size(len(rows))
         idle = [0] * (size - len(rows))
         self._shared.load([row.blocks for row in rows], [row.position for row in rows], self._block_size)
-        if self._graphs and self._kind(size) not in self._graphs:
-            self._capture(size)  # prompts that are worth sharing are not met with in every run
         for target, values in (
             (self._tokens, [row.tokens[-1] for row in rows]),
             (self._positions, [row.position for row in rows]),
@@ -159,7 +157,7 @@ class Decoder:
     def launch(self, rows: int, steps: int) -> Flight:
         """`steps` steps of the first `rows` rows, behind what was launched before."""
         size = self._size(rows)
-        forward, sample = self._graphs.get(self._kind(size)) or (
+        forward, sample = self._graphs.get(size) or (
             lambda: self._forward_step(size),
             lambda: self._sample_step(size),
         )
@@ -178,12 +176,12 @@ class Decoder:
     def logits(self, rows: int) -> torch.Tensor:
         """Of one step; after sampling from them, call `load` with the new tokens."""
         size = self._size(rows)
-        graphs = self._graphs.get(self._kind(size))
+        graphs = self._graphs.get(size)
         if graphs:
             graphs[0]()
         else:
             self._forward_step(size)
-        return self._logits[self._kind(size)][:rows]
+        return self._logits[size][:rows]
 
     def prefill(self, prompts: Many[Many[int]], tables: Many[Many[int]]) -> torch.Tensor:
         """Cache the prompts in their blocks; the logits after each. Padding is on the right, where causal attention
@@ -218,25 +216,23 @@ class Decoder:
     def _size(self, rows: int) -> int:
         return next(size for size in self.sizes if size >= rows)
 
-    def _kind(self, size: int) -> Kind:
-        return size, self._shared.is_used
-
     def _forward_step(self, size: int) -> None:
         positions, tables = self._positions[:size], self._tables[:size]
         blocks = tables.gather(1, (positions // self._block_size)[:, None]).squeeze(1)
         slots = blocks * self._block_size + positions % self._block_size
 
+        shared = self._shared if size >= sharing.FEWEST_ROWS else None
+
         def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
-            shared = self._shared if self._shared.is_used else None
             return self._operations.attend(query, cache, positions, tables, shared)
 
         hidden = self._forward(self._tokens[:size], positions, slots, attend)
-        self._logits[self._kind(size)] = functional.linear(hidden, self._weights.head)
+        self._logits[size] = functional.linear(hidden, self._weights.head)
 
     def _sample_step(self, size: int) -> None:
         positions = self._positions[:size]
         tokens, logprobs = self._operations.sample(
-            self._logits[self._kind(size)], self._temperatures[:size], self._seeds[:size], positions
+            self._logits[size], self._temperatures[:size], self._seeds[:size], positions
         )
         self._drawn[:, :size].index_copy_(0, self._taken, tokens[None])
         self._logprobs[:, :size].index_copy_(0, self._taken, logprobs[None])

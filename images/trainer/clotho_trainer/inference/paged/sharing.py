@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 QUERIES = 64  # of a tile in one key head: the matrix unit takes as many at once
-FEWEST_SAVED = 64  # tokens a row that need not be read: a kernel more costs as much
+FEWEST_ROWS = 8  # of a step that looks for such rows: a kernel more costs as much as reading a little twice
 
 
 class Tile(NamedTuple):
@@ -46,16 +46,12 @@ class SharedPrompts:
     def __init__(self, max_rows: int, queries_a_row: int, device: torch.device) -> None:
         """`queries_a_row`: query heads of a key head."""
         self._most_members = QUERIES // queries_a_row
-        self.is_used = False  # only where it saves time
         self.count = torch.zeros(1, dtype=torch.int32, device=device)
         self.tiles = torch.zeros(max_rows // 2, len(Tile._fields), dtype=torch.int32, device=device)
         self.tokens = torch.zeros(max_rows, dtype=torch.int32, device=device)  # of each row that its tile attends to
 
     def load(self, tables: Sequence[Sequence[int]], positions: Sequence[int], block_size: int) -> None:
         tiles = find_tiles(tables, positions, block_size, self._most_members)
-        self.is_used = sum(tile.tokens * (tile.members - 1) for tile in tiles) >= FEWEST_SAVED * len(tables)
-        if not self.is_used:
-            return
         tokens = [0] * len(self.tokens)
         for tile in tiles:
             tokens[tile.row : tile.row + tile.members] = [tile.tokens] * tile.members
