@@ -4,6 +4,7 @@ import asyncio
 import base64
 import itertools
 import logging
+import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -119,12 +120,10 @@ class Writer:
         """Raises a conflict where the owner is not as it was planned with; the cache has the newer one then."""
         metadata, kind = owner.metadata, owner.kind
         action = f"get {kind} {metadata.name}"
-        try:
-            found = await self._client.get(RESOURCES[kind].path(metadata.namespace, metadata.name), Body)
-        except NotFound as error:
-            raise Conflict(action, "it is gone", 409) from error
+        found = await self.refresh(metadata.namespace, ObjectKey(kind, metadata.name))
+        if found is None:
+            raise Conflict(action, "it is gone", 409)
         if found["metadata"]["resourceVersion"] != metadata.resource_version:
-            self._store.take_in(kind, found)
             raise Conflict(action, "it has changed since it was planned", 409)
 
     async def settle(self, key: Key) -> None:
@@ -136,13 +135,12 @@ class Writer:
 
     async def refresh(self, namespace: str, item: ObjectKey) -> Body | None:
         """Read one object into its cache; None when it is not there."""
-        cache = self._store.cache(item.kind)
-        known = cache.get(namespace, item.name)
+        known = self._store.cache(item.kind).get(namespace, item.name)
         try:
             body = await self._client.get(path_of(namespace, item), Body)
         except NotFound:
             if known is not None:
-                cache.remove(known.metadata)
+                self._store.forget(item.kind, known.metadata, math.inf)  # what a watch still reports is older
             return None
         self._store.take_in(item.kind, body)
         return body

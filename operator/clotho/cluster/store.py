@@ -208,10 +208,11 @@ class Store:
             if run is not None:
                 self._pod_ended(run, item)
 
-    def forget(self, kind: Kind, metadata: Metadata) -> None:
-        """A watch reported its removal, or a list does not have it any more."""
+    def forget(self, kind: Kind, metadata: Metadata, at_version: float | None = None) -> None:
+        """A watch reported its removal, or a list does not have it any more: at its own version, unless another one is
+        given."""
         known = self.cache(kind).get(metadata.namespace, metadata.name)
-        if self.cache(kind).remove(metadata, version(metadata)):
+        if self.cache(kind).remove(metadata, version(metadata) if at_version is None else at_version):
             if isinstance(known, TrainingRun | UnreadableRun):
                 self._note_removal(known)
             self.announce(kind, metadata if known is None else known.metadata)  # it may have lost its labels since

@@ -315,6 +315,19 @@ async def test_a_conflict_refreshes_the_cache_and_is_raised() -> None:
     assert fresh.metadata.resource_version == "5"
 
 
+async def test_a_run_that_is_gone_when_it_is_read_again_is_noted_as_removed() -> None:
+    """Its claim is cleaned up by that note; what the watch has yet to report is older."""
+    rig = Rig()
+    rig.store.handle_event("TrainingRun", False, run_body(1))
+    path = "/apis/clotho.dev/v1alpha1/namespaces/ns/trainingruns/r"
+    rig.api.refusals[f"replace {path}/status"] = Conflict("replace", "changed", 409)
+    with pytest.raises(Conflict):
+        await rig.writer.write_status(a_run(), a_run().status)
+    rig.store.handle_event("TrainingRun", False, run_body(5))
+    assert rig.store.run(RUN) is None
+    assert [run.metadata.uid for run in rig.store.removed_runs.values()] == [UID]
+
+
 async def test_own_object_that_no_watch_selects_is_known_once_it_was_found() -> None:
     """Without the label that watches select by, it exists, and every plan would create it again."""
     rig = Rig()
