@@ -79,8 +79,16 @@ async def test_partly_adapted_and_fully_trained_models_are_served(adapts: list[s
 
 
 def test_the_kernels_give_the_same_numbers() -> None:
+    run_program("integration.trainer.fast_kernels")
+
+
+def test_the_kernel_for_hopper_compiles_and_fits_into_its_memory() -> None:
+    run_program("integration.trainer.compiled_kernels")
+
+
+def run_program(module: str) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "integration.trainer.fast_kernels"]
+    command = [sys.executable, "-m", module]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
 

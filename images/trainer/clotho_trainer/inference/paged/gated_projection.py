@@ -445,16 +445,18 @@ def _gated(x: torch.Tensor, whole: torch.Tensor, inner: int, columns: Columns, f
         rows,
         inner,
         _PAIR * pairs,
-        HIDDEN=hidden,
-        RANKS=ranks,
-        WIDE=columns.wide,
-        NARROW=columns.narrow,
-        STAGES=_MEMORY // ((_ROWS + 2 * columns.count) * _DEPTH.value * x.element_size()),
+        **constants(columns, hidden, ranks, x.element_size()),
         num_warps=_WARPS,
         num_ctas=_PAIR,
         launch_pdl=True,
     )
     return out
+
+
+def constants(columns: Columns, hidden: int, ranks: int, item: int) -> dict[str, int]:
+    """Of the kernel. As much is on its way as fits into a multiprocessor."""
+    stages = _MEMORY // ((_ROWS + 2 * columns.count) * _DEPTH.value * item)
+    return {"HIDDEN": hidden, "RANKS": ranks, "WIDE": columns.wide, "NARROW": columns.narrow, "STAGES": stages}
 
 
 def _tiles(matrix: torch.Tensor, rows: int, halves):
