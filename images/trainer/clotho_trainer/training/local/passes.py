@@ -58,6 +58,7 @@ def keep_compiled(folder: Path) -> None:
     """What Triton and Inductor compile is kept on the volume, so that a restart does not compile again."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # its default; Triton warns of a change to come if unset
 
 
 def compile_layers(model: Any) -> None:
