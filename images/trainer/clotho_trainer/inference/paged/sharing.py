@@ -46,12 +46,16 @@ class SharedPrompts:
     def __init__(self, max_rows: int, queries_a_row: int, device: torch.device) -> None:
         """`queries_a_row`: query heads of a key head."""
         self._most_members = QUERIES // queries_a_row
+        self._loaded: list[Tile] = []
         self.count = torch.zeros(1, dtype=torch.int32, device=device)
         self.tiles = torch.zeros(max_rows // 2, len(Tile._fields), dtype=torch.int32, device=device)
         self.tokens = torch.zeros(max_rows, dtype=torch.int32, device=device)  # of each row that its tile attends to
 
     def load(self, tables: Sequence[Sequence[int]], positions: Sequence[int], block_size: int) -> None:
         tiles = find_tiles(tables, positions, block_size, self._most_members)
+        if tiles == self._loaded:  # as a rule where nothing is shared
+            return
+        self._loaded = tiles
         tokens = [0] * len(self.tokens)
         for tile in tiles:
             tokens[tile.row : tile.row + tile.members] = [tile.tokens] * tile.members
