@@ -18,8 +18,8 @@ def compiled(columns: gated_projection.Columns, ranks: int) -> Any:
     kernel: Any = gated_projection._project_and_gate
     shape = gated_projection.constants(columns, hidden=4096, ranks=ranks, item=2)
     kinds = {
-        "x": _tiles(gated_projection._ROWS, gated_projection._IN_BOTH),
-        "down_tiles": _tiles(gated_projection._ROWS, gated_projection._IN_BOTH),
+        "x": _tiles(gated_projection.ROWS, gated_projection._IN_BOTH),
+        "down_tiles": _tiles(gated_projection.ROWS, gated_projection._IN_BOTH),
         "below": _tiles(gated_projection._RANKS.value, gated_projection._IN_HALVES),
         "wide": _tiles(2 * columns.wide, gated_projection._IN_HALVES),
         "narrow": _tiles(2 * (columns.narrow or columns.wide), gated_projection._IN_HALVES),
@@ -37,8 +37,8 @@ def compiled(columns: gated_projection.Columns, ranks: int) -> Any:
 
 
 def _tiles(rows: int, halves: Any) -> str:
-    layout = gl.NVMMASharedLayout.get_default_for([rows, 64], gl.bfloat16, cga_layout=halves)
-    return f"tensordesc<bf16[{rows},64],{layout!r}>"
+    layout = gated_projection.tile_layout(rows, gl.bfloat16, halves)
+    return f"tensordesc<bf16[{rows},{gated_projection._DEPTH.value}],{layout!r}>"
 
 
 def check(columns: gated_projection.Columns, ranks: int) -> None:

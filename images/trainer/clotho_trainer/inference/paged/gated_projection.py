@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-_ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
+ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
 _WARPS = 8  # that multiply
 _PAIR = 2  # multiprocessors that share the rows
 _DEPTH = gl.constexpr(64)  # of the sums, at once
@@ -128,47 +128,40 @@ def _await(ready, readers, EXPECTED: gl.constexpr):
 
 
 @gluon.jit
-def _load_weights(wide, narrow, gate, times, depth, full, wides, narrows, stage, NARROW: gl.constexpr):
-    """Gates, and below them what they gate."""
-    tma.async_load(wide, [gate, depth], full.index(stage), wides.index(2 * stage), cache_policy=_ONCE)
-    tma.async_load(wide, [times, depth], full.index(stage), wides.index(2 * stage + 1), cache_policy=_ONCE)
-    if NARROW > 0:
-        below: gl.constexpr = wide.block_shape[0]
-        tma.async_load(narrow, [gate + below, depth], full.index(stage), narrows.index(2 * stage), cache_policy=_ONCE)
-        tma.async_load(
-            narrow, [times + below, depth], full.index(stage), narrows.index(2 * stage + 1), cache_policy=_ONCE
-        )
-
-
-@gluon.jit
-def _fetch_for_reduction(x, below, row, ring, pieces, HIDDEN: gl.constexpr, STAGES: gl.constexpr):
-    """Rows of A, and x."""
-    xs, full, mine, both = ring
-    EACH: gl.constexpr = pieces.shape[0] // STAGES
-    BYTES: gl.constexpr = x.nbytes_per_cta + below.nbytes_per_cta
-    for stage in gl.static_range(STAGES):
-        mbarrier.expect(full.index(stage), BYTES)
-        tma.async_load(below, [row, stage * _DEPTH], full.index(stage), pieces.index(EACH * stage))
-    tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
-    for stage in gl.static_range(STAGES):
-        tma.async_load(x, [0, stage * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
-    stage = 0
-    phase = 0
-    for step in range(STAGES, HIDDEN // _DEPTH):
-        mbarrier.wait(mine.index(stage), phase)
-        mbarrier.expect(full.index(stage), BYTES)
-        tma.async_load(below, [row, step * _DEPTH], full.index(stage), pieces.index(EACH * stage))
-        mbarrier.wait(both.index(stage), phase)  # only the first of a pair waits, which alone loads x
-        tma.async_load(x, [0, step * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
-        stage, phase = _turn(stage, phase, STAGES)
+def _load_weights(
+    tiles,
+    weights,
+    row,
+    inner,
+    depth,
+    full,
+    stage,
+    NARROW: gl.constexpr,
+    STAGES: gl.constexpr,
+    REDUCES: gl.constexpr,
+):
+    """Gates, and below them what they gate; or A."""
+    _, _, below, wide, narrow = tiles
+    wides, narrows, pieces = weights
+    if REDUCES:
+        EACH: gl.constexpr = pieces.shape[0] // STAGES
+        tma.async_load(below, [2 * inner + row, depth], full.index(stage), pieces.index(EACH * stage))
+    else:
+        tma.async_load(wide, [row, depth], full.index(stage), wides.index(2 * stage), cache_policy=_ONCE)
+        tma.async_load(wide, [inner + row, depth], full.index(stage), wides.index(2 * stage + 1), cache_policy=_ONCE)
+        if NARROW > 0:
+            row += wide.block_shape[0]
+            tma.async_load(narrow, [row, depth], full.index(stage), narrows.index(2 * stage), cache_policy=_ONCE)
+            tma.async_load(
+                narrow, [inner + row, depth], full.index(stage), narrows.index(2 * stage + 1), cache_policy=_ONCE
+            )
 
 
 @gluon.jit
 def _fetch(
     tiles,
-    gate,
-    times,
+    row,
+    inner,
     flag,
     ring,
     weights,
@@ -176,17 +169,18 @@ def _fetch(
     RANKS: gl.constexpr,
     NARROW: gl.constexpr,
     STAGES: gl.constexpr,
+    REDUCES: gl.constexpr,
 ):
     """Weights and x. The first weights do not depend on the kernel before this one."""
-    x, down, _, wide, narrow = tiles
+    x, down, below, wide, narrow = tiles
     xs, full, mine, both = ring
-    wides, narrows, _ = weights
-    OF_NARROW: gl.constexpr = narrow.nbytes_per_cta if NARROW > 0 else 0
-    BYTES: gl.constexpr = x.nbytes_per_cta + 2 * wide.nbytes_per_cta + 2 * OF_NARROW
     STEPS: gl.constexpr = HIDDEN // _DEPTH
+    OF_NARROW: gl.constexpr = narrow.nbytes_per_cta if NARROW > 0 else 0
+    OF_WEIGHTS: gl.constexpr = below.nbytes_per_cta if REDUCES else 2 * (wide.nbytes_per_cta + OF_NARROW)
+    BYTES: gl.constexpr = x.nbytes_per_cta + OF_WEIGHTS
     for stage in gl.static_range(STAGES):
         mbarrier.expect(full.index(stage), BYTES)
-        _load_weights(wide, narrow, gate, times, stage * _DEPTH, full, wides, narrows, stage, NARROW)
+        _load_weights(tiles, weights, row, inner, stage * _DEPTH, full, stage, NARROW, STAGES, REDUCES)
     tl.extra.cuda.gdc_wait()
     tl.extra.cuda.gdc_launch_dependents()
     for stage in gl.static_range(STAGES):
@@ -196,7 +190,7 @@ def _fetch(
     for step in range(STAGES, STEPS):
         mbarrier.wait(mine.index(stage), phase)
         mbarrier.expect(full.index(stage), BYTES)
-        _load_weights(wide, narrow, gate, times, step * _DEPTH, full, wides, narrows, stage, NARROW)
+        _load_weights(tiles, weights, row, inner, step * _DEPTH, full, stage, NARROW, STAGES, REDUCES)
         mbarrier.wait(both.index(stage), phase)  # only the first of a pair waits, which alone loads x
         tma.async_load(x, [0, step * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
         stage, phase = _turn(stage, phase, STAGES)
@@ -206,7 +200,7 @@ def _fetch(
         for step in range(RANKS // _DEPTH):
             mbarrier.wait(mine.index(stage), phase)
             mbarrier.expect(full.index(stage), BYTES)
-            _load_weights(wide, narrow, gate, times, (STEPS + step) * _DEPTH, full, wides, narrows, stage, NARROW)
+            _load_weights(tiles, weights, row, inner, (STEPS + step) * _DEPTH, full, stage, NARROW, STAGES, REDUCES)
             mbarrier.wait(both.index(stage), phase)
             tma.async_load(down, [0, step * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
             stage, phase = _turn(stage, phase, STAGES)
@@ -323,15 +317,13 @@ def _produce(
     STAGES: gl.constexpr,
 ):
     """One warp."""
-    x, _, below, _, _ = tiles
-    _, _, pieces = weights
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // _RANKS
     if program < PROGRAMS:
-        _fetch_for_reduction(x, below, 2 * inner + program * _RANKS, ring, pieces, HIDDEN, STAGES)
+        _fetch(tiles, program * _RANKS, inner, flag, ring, weights, HIDDEN, 0, NARROW, STAGES, True)
     else:
         gate = (program - PROGRAMS) * 2 * (WIDE + NARROW)
-        _fetch(tiles, gate, inner + gate, flag, ring, weights, HIDDEN, RANKS, NARROW, STAGES)
+        _fetch(tiles, gate, inner, flag, ring, weights, HIDDEN, RANKS, NARROW, STAGES, False)
 
 
 @gluon.jit
@@ -432,10 +424,10 @@ def _gated(x: torch.Tensor, whole: torch.Tensor, inner: int, columns: Columns, f
     ranks = len(whole) - 2 * inner
     pairs = triton.cdiv(inner, _PAIR * columns.count)
     out = x.new_empty(rows, inner)
-    down = x.new_empty(_ROWS, ranks) if ranks else x
+    down = x.new_empty(ROWS, ranks) if ranks else x
     _project_and_gate[(ranks // _RANKS.value + pairs,)](
-        _tiles(x, _ROWS, _IN_BOTH),
-        _tiles(down, _ROWS, _IN_BOTH),
+        _tiles(x, ROWS, _IN_BOTH),
+        _tiles(down, ROWS, _IN_BOTH),
         _tiles(whole, _RANKS.value, _IN_HALVES),
         _tiles(whole, _PAIR * columns.wide, _IN_HALVES),
         _tiles(whole, _PAIR * (columns.narrow or columns.wide), _IN_HALVES),
@@ -455,11 +447,14 @@ def _gated(x: torch.Tensor, whole: torch.Tensor, inner: int, columns: Columns, f
 
 def constants(columns: Columns, hidden: int, ranks: int, item: int) -> dict[str, int]:
     """Of the kernel. As much is on its way as fits into a multiprocessor."""
-    stages = _MEMORY // ((_ROWS + 2 * columns.count) * _DEPTH.value * item)
+    stages = _MEMORY // ((ROWS + 2 * columns.count) * _DEPTH.value * item)
     return {"HIDDEN": hidden, "RANKS": ranks, "WIDE": columns.wide, "NARROW": columns.narrow, "STAGES": stages}
 
 
 def _tiles(matrix: torch.Tensor, rows: int, halves):
-    block = [rows, _DEPTH.value]
-    layout = gl.NVMMASharedLayout.get_default_for(block, _KINDS[matrix.dtype], cga_layout=halves)
-    return TensorDescriptor.from_tensor(matrix, block, layout)
+    return TensorDescriptor.from_tensor(matrix, [rows, _DEPTH.value], tile_layout(rows, _KINDS[matrix.dtype], halves))
+
+
+def tile_layout(rows: int, kind, halves):
+    """Of a tile in shared memory."""
+    return gl.NVMMASharedLayout.get_default_for([rows, _DEPTH.value], kind, cga_layout=halves)

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from clotho_trainer.inference.paged import attention, sampling
+from clotho_trainer.inference.paged import attention, gated_projection, sampling
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.launching import OVERLAPPING, follow
 from clotho_trainer.inference.paged.linear import FusedLinear, Rows
@@ -20,7 +20,6 @@ from clotho_trainer.model.fp8 import FP8
 _ROTATED_ROWS = 16  # the matrix unit takes no fewer
 _ADDED_ROWS = 32
 _COLUMNS = 64  # of a program
-_FEW_ROWS = 128
 
 
 @triton.jit
@@ -276,8 +275,6 @@ class TritonOperations:
         linear = self._weights.layers[0].gate_up
         if linear.whole is None or not linear.whole.is_cuda or linear.bias is not None:
             return None
-        from clotho_trainer.inference.paged import gated_projection
-
         return gated_projection.prepare(linear.whole, linear.width // 2)
 
     def add_and_norm(self, residual, addition, weight, *, rounds):
@@ -354,7 +351,7 @@ class TritonOperations:
 
     def gated(self, linear: FusedLinear, x: Rows, *, rounds):
         rows, inner = len(x.values), linear.width // 2
-        if rows <= _FEW_ROWS and self._gated_projection is not None:
+        if rows <= gated_projection.ROWS and self._gated_projection is not None:
             return Rows(self._gated_projection(x.values, linear.whole))
         gate_up = linear(x)
         out = gate_up.values.new_empty(rows, inner)
