@@ -11,7 +11,7 @@ from e2e.product.page import PageWatch
 from e2e.product.runs import Runs, condition, letters
 from rig.pods import Pods
 
-STEPS = 120  # half as many again as the example has: a letter may be learnt late
+STEPS = 120
 
 
 class Clock:
@@ -45,7 +45,7 @@ def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str, tm
     )
     run_clock = Clock(runs, "trainingruns", "-o=custom-columns=N:.metadata.name,P:.status.phase")
     applied = time.monotonic()
-    runs.kubectl.apply(letters("letters", steps=STEPS))
+    runs.kubectl.apply(letters("letters"))
     running = runs.wait_for_phase("letters", "Running", "Completed")
     assert running["status"]["observedGeneration"] == running["metadata"]["generation"]
 

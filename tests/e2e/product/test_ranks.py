@@ -8,11 +8,9 @@ from e2e.product.pod_watch import PodWatch
 from e2e.product.runs import Object, Runs, letters, step_of
 from rig.pods import Pods
 
-STEPS = 80
-
 
 def test_ranks_survive_the_loss_of_each_other_and_resume_at_their_step(runs: Runs, python_image: str) -> None:
-    run = letters("ranks", steps=STEPS, restarts={"limit": 2, "backoffSeconds": 0})
+    run = letters("ranks", restarts={"limit": 2, "backoffSeconds": 0})
     run["spec"]["trainer"]["replicas"] = 3
     run["spec"]["training"]["checkpoint"] = {"everySteps": 5, "keep": 2}
     runs.kubectl.apply(run)
