@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import itertools
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -48,6 +50,8 @@ class Backend:
     @property
     def compiles(self) -> bool:
         return self.version == 0
+
+    def rehearse(self) -> None: ...
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         self.states.append(self._board.progress.state)
@@ -134,6 +138,37 @@ async def test_compilation_is_reported_with_its_duration(tmp_path: Path, caplog:
     assert backend.states == ["compiling", "compiling", "training", "training"]
     logged = [message for message in caplog.messages if "compiled" in message]
     assert logged == ["the layers are compiled: their first step took 0 s"]
+
+
+class RehearsingBackend(Backend):
+    """It rehearses until a batch waits for it."""
+
+    compiles = False
+
+    def rehearse(self) -> None:
+        waits = itertools.repeat(0.001, 10_000)
+        while self._board.progress.state != "compiling":
+            time.sleep(next(waits))
+        self.states.append("rehearsed")
+
+
+async def test_the_first_batch_is_taken_during_the_rehearsal_and_trained_after_it(tmp_path: Path) -> None:
+    board = Board(2, stall_seconds=60)
+    backend = RehearsingBackend(board)
+    with ThreadPoolExecutor(1) as executor:
+        await loop_of(board, backend, Source(), tmp_path, executor).run(asyncio.Event())
+    assert backend.states == ["rehearsed", *["training"] * 4]
+
+
+async def test_a_rehearsal_that_fails_ends_the_run(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise TrainerError("InternalError", "it does not compile")
+
+    board = Board(2, stall_seconds=60)
+    backend = Backend(board)
+    backend.rehearse = fail  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as executor, pytest.raises(TrainerError, match="does not compile"):
+        await loop_of(board, backend, Source(), tmp_path, executor).run(asyncio.Event())
 
 
 class GrowingBackend(Backend):

@@ -148,9 +148,11 @@ class _Following:
         board.wait_for("the other ranks to serve")
         await orders.get()
         board.update(registered=True, serving=True)
+        rehearsal = asyncio.ensure_future(self._in_thread(backend.rehearse))
         while True:
             board.enter("waiting")
             order = await orders.get()
+            await rehearsal
             if order.what == "gather":
                 await self._in_thread(backend.follow_gather)
             else:

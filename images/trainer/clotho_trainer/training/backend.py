@@ -37,6 +37,9 @@ class Backend(Protocol):
     def compiles(self) -> bool:
         """Whether the next step compiles the layers first."""
 
+    def rehearse(self) -> None:
+        """Compile what steps need, while the policy is sampled for the first of them."""
+
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; the figures it yields."""
 

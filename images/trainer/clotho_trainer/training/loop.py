@@ -62,6 +62,7 @@ class TrainingLoop:
         self._last_step_ended = time.monotonic()
         self._evaluated_at = 0.0
         self._best: Evaluation | None = None
+        self._rehearsal: asyncio.Future[None]
         self._show_total()
 
     @property
@@ -71,6 +72,7 @@ class TrainingLoop:
         return steps if last is None else min(steps, last)
 
     async def run(self, stop: asyncio.Event) -> Termination:
+        self._rehearsal = asyncio.ensure_future(self._in_thread(self._backend.rehearse))
         while self._goes_on(stop):
             await self._train_to_total(stop)
             await self._take_evaluations(is_due=not stop.is_set())
@@ -131,12 +133,18 @@ class TrainingLoop:
     async def _train(self, delivery: Delivery) -> None:
         figures: dict[str, float] = {}
         async with delivery.held():
+            await self._rehearsed()
             batch = await self._in_thread(lambda: self._read(delivery))
             if batch.trained_tokens:
                 figures = await self._step(batch, delivery)
             else:
                 log.warning("a batch held nothing to train on")
         await delivery.trained(self._backend.version, figures)
+
+    async def _rehearsed(self) -> None:
+        if not self._rehearsal.done():
+            self._board.enter("compiling")
+        await self._rehearsal
 
     def _read(self, delivery: Delivery) -> Batch:
         reading = delivery.read(self._backend.vocabulary)

@@ -77,6 +77,8 @@ class TinkerBackend:
     def engine(self) -> Engine:
         return self._engine
 
+    def rehearse(self) -> None: ...
+
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         types, loss = self._sdk.types, self._training.loss
         low, high = loss.ratio_range

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import math
 import random
+import time
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -26,7 +27,7 @@ from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.memory_file import MemoryFile
 from clotho_trainer.model.tokenizer import load_tokenizer
 from clotho_trainer.model.trained import write_trained
-from clotho_trainer.training.batch import Batch, Row, Rules, blank, micro_batches, trained_tokens
+from clotho_trainer.training.batch import Batch, Row, Rules, blank, made_up, micro_batches, trained_tokens
 from clotho_trainer.training.local import grpo, joint, optimizer_state, passes, sharding
 from clotho_trainer.training.local.optimizer_state import Moment
 from clotho_trainer.training.local.team import Alone, Report, contact
@@ -142,6 +143,20 @@ class LocalBackend:
     @property
     def compiles(self) -> bool:
         return self._compiles
+
+    def rehearse(self) -> None:
+        """It changes no weights, so that it takes no turn from decoding. Rows with padding would need each length."""
+        if not self._compiles or not self._trainer.has_plain_head:
+            return
+        began = time.monotonic()
+        with self._live.training():
+            pass  # its modules are those of training from now on: where layers are compiled, others decode
+        batch = made_up(2)
+        self._accumulate(batch, [batch.rows])
+        self._optimizer.zero_grad(set_to_none=True)
+        self._trainer.take_figures()
+        self._compiles = False
+        log.info("the layers are compiled, after %.0f s", time.monotonic() - began)
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         with self._live.training():  # the rows travel in this turn, too: decoding and collectives never overlap

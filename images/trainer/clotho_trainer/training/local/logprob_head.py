@@ -42,9 +42,9 @@ class LogprobHead(torch.autograd.Function):
         statistics = _compiled if hidden.is_cuda else _statistics
         for start in range(0, len(targets), _CHUNK):
             part = slice(start, start + _CHUNK)
-            logprobs[part], entropies[part], softmax = statistics(
-                hidden[part] @ weight.t(), targets[part, None], temperature
-            )
+            inputs = hidden[part] @ weight.t(), targets[part, None]
+            packing.expect_any_length(*inputs, dimension=0)
+            logprobs[part], entropies[part], softmax = statistics(*inputs, temperature)
             if ctx.needs_input_grad[0]:
                 rows = functional.embedding(targets[part], weight)
                 slope[part] = torch.addmm(rows, softmax, weight, alpha=-1)

@@ -109,8 +109,8 @@ def hidden_states(core: Any, batch: Packed) -> torch.Tensor:
     hidden = core.embed_tokens(batch.tokens[None])
     hidden.requires_grad_(torch.is_grad_enabled())  # as before every other layer: one compiled program serves them all
     rotation = core.rotary_emb(hidden, positions)
-    _expect_any_length(hidden, positions, *rotation, dimension=1)
-    _expect_any_length(*batch.sight[:-1], dimension=0)
+    expect_any_length(hidden, positions, *rotation, dimension=1)
+    expect_any_length(*batch.sight[:-1], dimension=0)
     for layer in core.layers:
         hidden = layer(
             hidden, attention_mask=None, position_ids=positions, position_embeddings=rotation, sight=batch.sight
@@ -124,7 +124,7 @@ def prepare(model: Any) -> None:
     model.config._attn_implementation = ATTENTION
 
 
-def _expect_any_length(*tensors: torch.Tensor, dimension: int) -> None:
+def expect_any_length(*tensors: torch.Tensor, dimension: int) -> None:
     """One compiled program serves all of them."""
     for tensor in tensors:
         torch._dynamo.maybe_mark_dynamic(tensor, dimension)
