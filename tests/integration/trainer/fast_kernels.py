@@ -13,6 +13,7 @@ import torch
 from clotho_trainer.inference.core.engine import Request, Sampling
 from clotho_trainer.inference.paged import attention, kernels, sampling, sharing
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
+from clotho_trainer.inference.paged.device_rows import DeviceRows
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.sharing import QUERIES, SharedPrompts
@@ -50,13 +51,15 @@ def compare(architecture: str, rank: int, *, in_fp8: bool) -> None:
     if in_fp8:
         same_rows(ours.rounded(residual), plain.rounded(residual))
     compare_completed(ours, plain, layer, residual)
+    if not in_fp8:
+        compare_weighed(ours, plain, layer, residual)
+    compare_stepping(ours, plain)
 
-    qkv = layer.qkv(normed[0])
     positions = torch.tensor([0, 3, 16, 40, 63])
     slots = torch.tensor([17, 35, 48, 90, 111])
     caches = [Cache(weights, CacheShape(9, BLOCK_SIZE, in_fp8=in_fp8)).layer(0) for _ in range(2)]
     queries = [
-        do.rotate_and_store(copied(qkv), layer, positions, slots, cache)
+        do.rotate_and_store(normed[0], layer, positions, slots, cache)
         for do, cache in zip((ours, plain), caches, strict=True)
     ]
     same(*queries)
@@ -89,6 +92,45 @@ def compare_completed(
         found = residual.clone()
         same_rows(do.add_and_norm(found, addition, layer.mlp_norm, rounds=in_fp8), normed)
         same(found, expected)
+
+
+def compare_weighed(
+    ours: kernels.TritonOperations, plain: PlainOperations, layer: Layer, residual: torch.Tensor
+) -> None:
+    """The norm is left to the end of the product, and applied here. Several stretches of columns."""
+    usual, hidden = kernels._WEIGHED["BLOCK"], residual.shape[1]
+    kernels._WEIGHED["BLOCK"] = hidden // 4
+    mixed = torch.randn(ROWS, plain._weights.query_heads * plain._weights.head_dim)
+    expected, found = residual.clone(), residual.clone()
+    for addition in (layer.output(Rows(mixed)), None):
+        more = None if addition is None else copied(addition)
+        normed = plain.add_and_norm(expected, more, layer.mlp_norm, rounds=False)
+        weighed = ours._weighed(found, addition, layer.mlp_norm)
+        same(found, expected)
+        squares = weighed.squares[:, :ROWS].sum(0)[:, None]
+        same(weighed.values * torch.rsqrt(squares / hidden + plain._weights.epsilon), normed.values)
+    kernels._WEIGHED["BLOCK"] = usual
+
+
+def compare_stepping(ours: kernels.TritonOperations, plain: PlainOperations) -> None:
+    """Two steps of the first rows, one of which is at its end; the others stay as they are."""
+    sides = [DeviceRows(ROWS + 3, 4, 2, torch.device("cpu")) for _ in range(2)]
+    for rows in sides:
+        rows.tokens.copy_(torch.arange(ROWS + 3) * 7)
+        rows.positions.copy_(torch.tensor([0, 3, 16, 40, 62, 5, 5, 5]))
+        rows.last.copy_(torch.tensor([9, 9, 16, 60, 63, 9, 9, 9]))
+        rows.tables.copy_(torch.arange(4 * (ROWS + 3)).view(-1, 4))
+    for step in range(2):
+        entered = [do.enter(rows, ROWS, BLOCK_SIZE) for do, rows in zip((ours, plain), sides, strict=True)]
+        for left, right in zip(*entered, strict=True):
+            assert torch.equal(left, right)
+        drawn = torch.arange(ROWS) + 11 * step, -torch.rand(ROWS)
+        for do, rows in zip((ours, plain), sides, strict=True):
+            do.advance(rows, *drawn)
+        for left, right in zip(*(vars(rows).values() for rows in sides), strict=True):
+            assert torch.equal(left, right)
+    assert sides[0].positions.tolist() == [2, 5, 16, 42, 63, 5, 5, 5]
+    assert sides[0].taken.item() == 2
 
 
 def compare_distribution(ours: kernels.TritonOperations, count: int = 400) -> None:

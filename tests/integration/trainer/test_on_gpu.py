@@ -5,33 +5,42 @@ image installs the lock's.
 """
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from clotho_contract.settings import Model
+from clotho_contract.config import RunConfig, RunIdentity
+from clotho_contract.settings import Model, Training
+from clotho_contract.trajectory import ScoredGroup
 from clotho_trainer.inference.core.engine import Request, Sampling
-from clotho_trainer.inference.paged import gated_projection, linear, sharing
+from clotho_trainer.inference.paged import gated_projection, linear, rotated_projection, sharing, streaming
 from clotho_trainer.inference.paged.cache import Cache, CacheShape
 from clotho_trainer.inference.paged.kernels import TritonOperations
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.sharing import SharedPrompts
+from clotho_trainer.inference.paged.streaming import Weighed
 from clotho_trainer.inference.paged.weights import PolicyWeights
-from clotho_trainer.model import fp8, load, nf4
+from clotho_trainer.model import fp8, load, nf4, tiny
 from clotho_trainer.model.architecture import base_model, compute_quantized
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.nf4 import Nf4Linear
+from clotho_trainer.training.batch import prepare
 from clotho_trainer.training.local import gating, joint, packing, passes
+from clotho_trainer.training.local.backend import load_backend
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer import fast_policies
 from integration.trainer.fast_policies import CONTEXT
 from rig import locked_versions
 
 CUDA = torch.device("cuda")
+EPSILON = 1e-6  # of norms
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -148,6 +157,33 @@ def test_compiled_layers_give_the_same_and_are_compiled_once(
         assert torch.nn.functional.cosine_similarity(gradient, expected_gradient, 0) > alike
 
 
+def test_steps_compile_nothing_after_the_rehearsal(tmp_path: Path) -> None:
+    tiny.write(tmp_path / "model", seed=0)
+    config = RunConfig(
+        run=RunIdentity(name="run", namespace="default", id="run-1"),
+        model=Model(name=str(tmp_path / "model"), dtype="bfloat16"),
+        training=Training(steps=1, batch_size=6, max_tokens=64),
+    )
+    backend = load_backend(config, tmp_path)
+    assert backend.compiles
+    backend.rehearse()
+    assert not backend.compiles
+    assert all(parameter.grad is None for parameter in backend.live.model.parameters())
+    prompt, answers = [5, 6, 7], [[8] * length for length in (4, 9, 13, 20, 31, 44)]
+    group = ScoredGroup(
+        tokens=[[*prompt, *answer] for answer in answers],
+        masks=[[-100] * 3 + answer for answer in answers],
+        scores=[0.0, 0.2, 0.4, 0.6, 0.8, 1.0],
+    )
+    torch._dynamo.config.error_on_recompile = True
+    try:
+        backend.step(prepare([group], backend.rules, 0), 1e-3)
+    finally:
+        torch._dynamo.config.error_on_recompile = False
+        torch._dynamo.reset()
+    assert backend.version == 1
+
+
 class _Complete:
     """A layer whose product is known, and has nothing to be added: only rounding is left to compare."""
 
@@ -213,11 +249,11 @@ def test_attention_over_an_fp8_cache_equals_the_plain_one() -> None:
     query = torch.randn(8, weights.query_heads * weights.head_dim, device="cuda", dtype=torch.bfloat16)
     positions, tables = torch.arange(8, device="cuda") * 60 + 11, torch.randperm(32, device="cuda").view(8, 4).int()
     caches = [Cache(weights, CacheShape(32, in_fp8=True)).layer(0) for _ in range(2)]
-    qkv = Rows(torch.randn(4096, weights.layers[0].qkv.width, device="cuda", dtype=torch.bfloat16))
+    x = Rows(torch.randn(4096, weights.embedding.shape[1], device="cuda", dtype=torch.bfloat16))
     every = torch.arange(4096, device="cuda")
     both = TritonOperations(weights), PlainOperations(weights, 0)
     for do, cache in zip(both, caches, strict=True):
-        do.rotate_and_store(qkv, weights.layers[0], every % CONTEXT, every, cache)
+        do.rotate_and_store(x, weights.layers[0], every % CONTEXT, every, cache)
     for mine, other in zip(*caches, strict=True):
         assert mine.scales is not None
         assert other.scales is not None
@@ -240,16 +276,27 @@ def test_projections_and_gating_in_one_kernel_are_those_of_single_products(inner
     """Again and again, as a flag passes between its programs."""
     torch.manual_seed(0)
     layers = [_gates(inner, hidden, rank) for _ in range(3)]
-    project = gated_projection.prepare(layers[0], inner)
+    project = gated_projection.prepare(layers[0], inner, EPSILON)
     assert project is not None
     for rows in (1, 64, 77, 128):
-        x = torch.randn(rows, hidden, device="cuda", dtype=torch.bfloat16)
+        x, factor = _weighed(rows, hidden)
         for _ in range(4):
             for whole in layers:
-                weights, down = whole[: 2 * inner], x @ whole[2 * inner :, :hidden].t()
-                products = torch.cat([x, down], 1).float() @ weights.float().t()
+                weights, down = whole[: 2 * inner], x.values @ whole[2 * inner :, :hidden].t()
+                products = torch.cat([x.values, down], 1).float() @ weights.float().t() * factor
                 gate, up = products.bfloat16().chunk(2, 1)
                 assert relative(project(x, whole), torch.nn.functional.silu(gate) * up) < 1e-2
+
+
+def _weighed(rows: int, hidden: int) -> tuple[Weighed, torch.Tensor]:
+    """Rows of different sizes, and what normalises them."""
+    x = torch.randn(rows, hidden, device="cuda") * (0.1 + torch.rand(rows, 1, device="cuda"))
+    norm = 0.5 + torch.rand(hidden, device="cuda")
+    squares = torch.full((-(-hidden // 256), streaming.ROWS), float("nan"), device="cuda")
+    for index, stretch in enumerate(x.split(256, 1)):
+        squares[index, :rows] = stretch.square().sum(1)
+    factor = torch.rsqrt(x.square().mean(1, keepdim=True) + EPSILON)
+    return Weighed((x * norm).bfloat16(), squares), factor
 
 
 def _gates(inner: int, hidden: int, rank: int) -> torch.Tensor:
@@ -261,6 +308,71 @@ def _gates(inner: int, hidden: int, rank: int) -> torch.Tensor:
     whole[:inner, hidden : hidden + rank].normal_(std=0.3)
     whole[inner : 2 * inner, hidden + rank : hidden + 2 * rank].normal_(std=0.3)
     return whole
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "dim", "hidden", "rank"),
+    [(32, 8, 128, 4096, 32), (16, 8, 128, 2048, 32), (32, 8, 128, 1024, 0), (24, 8, 64, 1088, 48)],
+)
+def test_projections_and_rotation_in_one_kernel_are_those_of_single_operations(
+    queries: int, keys: int, dim: int, hidden: int, rank: int
+) -> None:
+    """Again and again, as a flag passes between its programs. The last of the layers has no norms."""
+    torch.manual_seed(0)
+    weights: Any = SimpleNamespace(
+        query_heads=queries, kv_heads=keys, head_dim=dim, epsilon=EPSILON, device=CUDA, dtype=torch.bfloat16
+    )
+    weights.cos, weights.sin = torch.rand(2, 300, dim // 2, device="cuda", dtype=torch.bfloat16)
+    weights.layers = [_heads(queries, keys, dim, hidden, rank, has_norms=index < 2) for index in range(3)]
+    project = rotated_projection.prepare(weights)
+    assert project is not None
+    plain = PlainOperations(weights, 0)
+    caches = [Cache(weights, CacheShape(4)) for _ in range(2)]
+    for rows in (1, 64, 77, 128):
+        x, factor = _weighed(rows, hidden)
+        normed = Rows((x.values * factor).bfloat16())
+        positions = torch.randint(300, (rows,), device="cuda")
+        for _ in range(4):
+            for index, layer in enumerate(weights.layers):
+                slots = torch.randperm(512, device="cuda")[:rows]
+                ours, theirs = (cache.layer(index) for cache in caches)
+                found = project(x, layer, positions, slots, ours)
+                expected = plain.rotate_and_store(normed, layer, positions, slots, theirs)
+                assert relative(found, expected) < 1e-2
+                assert relative(ours.keys.content, theirs.keys.content) < 1e-2
+                assert relative(ours.values.content, theirs.values.content) < 1e-2
+
+
+def _heads(queries: int, keys: int, dim: int, hidden: int, rank: int, *, has_norms: bool) -> Any:
+    widths = [queries * dim, keys * dim, keys * dim]
+    width, ranks = sum(widths), -(-3 * rank // 64) * 64
+    whole = torch.zeros(width + ranks, hidden + ranks, device="cuda", dtype=torch.bfloat16)
+    whole[:width, :hidden].normal_(std=hidden**-0.5)
+    whole[width : width + 3 * rank, :hidden].normal_(std=hidden**-0.5)
+    for module, outputs in enumerate(torch.arange(width).split(widths)):
+        ranks_of_module = slice(hidden + module * rank, hidden + (module + 1) * rank)
+        whole[outputs[0] : outputs[-1] + 1, ranks_of_module].normal_(std=0.3)
+
+    def product(x: Rows) -> Rows:
+        down = x.values @ whole[width:, :hidden].t()
+        return Rows((torch.cat([x.values, down], 1).float() @ whole[:width].float().t()).bfloat16())
+
+    norms = [torch.rand(dim, device="cuda", dtype=torch.bfloat16) + 0.5 if has_norms else None for _ in range(2)]
+    linear = _Joint(whole, width, product)
+    return SimpleNamespace(qkv=linear, query_norm=norms[0], key_norm=norms[1])
+
+
+@dataclass
+class _Joint:
+    """A layer over one matrix, [[W, B], [A, 0]]."""
+
+    whole: torch.Tensor
+    width: int
+    product: Callable[[Rows], Rows]
+    bias: None = None
+
+    def __call__(self, x: Rows) -> Rows:
+        return self.product(x)
 
 
 def test_a_long_sum_in_parts_is_that_of_one_product() -> None:

@@ -14,7 +14,8 @@ from clotho_trainer.inference.core.block_manager import NULL_BLOCK
 from clotho_trainer.inference.core.sequences import Sequence
 from clotho_trainer.inference.paged import sharing
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
-from clotho_trainer.inference.paged.linear import FusedLinear, Rows
+from clotho_trainer.inference.paged.device_rows import DeviceRows
+from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
@@ -26,15 +27,23 @@ Attend = Callable[[torch.Tensor, LayerCache], torch.Tensor]
 
 
 class Operations(Protocol):
+    def enter(self, rows: DeviceRows, size: int, block_size: int) -> tuple[torch.Tensor, torch.Tensor]: ...
+
     def add_and_norm(
         self, residual: torch.Tensor, addition: Rows | None, weight: torch.Tensor, *, rounds: bool
     ) -> Rows: ...
 
-    def rotate_and_store(
-        self, qkv: Rows, layer: Layer, positions: torch.Tensor, slots: torch.Tensor, cache: LayerCache
+    def project_heads(
+        self,
+        residual: torch.Tensor,
+        addition: Rows | None,
+        layer: Layer,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        cache: LayerCache,
     ) -> torch.Tensor: ...
 
-    def gated(self, linear: FusedLinear, x: Rows, *, rounds: bool) -> Rows: ...
+    def project_gated(self, residual: torch.Tensor, addition: Rows, layer: Layer) -> Rows: ...
 
     def rounded(self, x: torch.Tensor) -> Rows: ...
 
@@ -52,6 +61,8 @@ class Operations(Protocol):
     def sample(
         self, logits: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+    def advance(self, rows: DeviceRows, tokens: torch.Tensor, logprobs: torch.Tensor) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +96,15 @@ class Decoder:
         device = weights.device
         self._cache = Cache(weights, shape)
         columns = min(-(-len(weights.cos) // shape.block_size), shape.blocks)
-        self._tables = torch.full((max_rows, columns), NULL_BLOCK, dtype=torch.int32, device=device)
+        self._rows = DeviceRows(max_rows, columns, STEPS, device)
         self._shared = SharedPrompts(max_rows, weights.query_heads // weights.kv_heads, device)
-        self._tokens, self._positions, self._last, self._seeds = torch.zeros(
-            4, max_rows, dtype=torch.int64, device=device
-        )
-        self._temperatures = torch.ones(max_rows, device=device)
-        self._drawn = torch.zeros(STEPS, max_rows, dtype=torch.int64, device=device)
-        self._logprobs = torch.zeros(STEPS, max_rows, device=device)
+        drawn = self._rows.drawn, self._rows.logprobs
         self._landings = cycle(
             [
-                tuple(torch.empty_like(x, device="cpu", pin_memory=x.is_cuda) for x in (self._drawn, self._logprobs))
+                tuple(torch.empty_like(x, device="cpu", pin_memory=x.is_cuda) for x in drawn)
                 for _ in range(2)  # one is read while the next flight fills the other
             ]
         )
-        self._taken = torch.zeros(1, dtype=torch.int64, device=device)
         self._logits: dict[int, torch.Tensor] = {}  # of each graph, where it leaves them
         self._graphs: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._pool: Any = None  # of the graphs' memory
@@ -113,9 +118,7 @@ class Decoder:
 
     def _capture(self, size: int) -> None:
         """The steps run once before: what they write goes to the block that has no owner."""
-        self._tables.fill_(NULL_BLOCK)
-        self._positions.zero_()
-        self._taken.zero_()
+        self._rows.clear()
         side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -133,26 +136,12 @@ class Decoder:
 
     def load(self, rows: Many[Sequence]) -> None:
         """These rows from now on; the host holds all of their state, so nothing is moved about on the device."""
-        size = self._size(len(rows))
-        idle = [0] * (size - len(rows))
         self._shared.load([row.blocks for row in rows], [row.position for row in rows], self._block_size)
-        for target, values in (
-            (self._tokens, [row.tokens[-1] for row in rows]),
-            (self._positions, [row.position for row in rows]),
-            (self._last, [row.last_position for row in rows]),
-            (self._seeds, [row.seed for row in rows]),
-        ):
-            target[:size] = torch.tensor([*values, *idle], dtype=torch.int64)
-        self._temperatures[:size] = torch.tensor([row.request.sampling.temperature for row in rows] + [1.0] * len(idle))
-        self.load_tables(rows)
+        self._rows.load(rows, self._size(len(rows)))
 
     def load_tables(self, rows: Many[Sequence]) -> None:
         """Only the blocks of the rows have changed. It waits for nothing that was launched."""
-        columns = max(len(row.blocks) for row in rows)
-        tables = [[*row.blocks, *[NULL_BLOCK] * (columns - len(row.blocks))] for row in rows]
-        tables += [[NULL_BLOCK] * columns] * (self._size(len(rows)) - len(rows))
-        staged = torch.tensor(tables, dtype=torch.int32, pin_memory=self._tables.is_cuda)
-        self._tables[: len(tables), :columns].copy_(staged, non_blocking=True)
+        self._rows.load_tables(rows, self._size(len(rows)))
 
     def launch(self, rows: int, steps: int) -> Flight:
         """`steps` steps of the first `rows` rows, behind what was launched before."""
@@ -161,7 +150,7 @@ class Decoder:
             lambda: self._forward_step(size),
             lambda: self._sample_step(size),
         )
-        self._taken.zero_()
+        self._rows.taken.zero_()
         for _ in range(steps - 1):
             forward()
             sample()
@@ -169,8 +158,8 @@ class Decoder:
         forward()
         sample()
         tokens, logprobs = (landing[:steps] for landing in next(self._landings))
-        tokens.copy_(self._drawn[:steps], non_blocking=True)
-        logprobs.copy_(self._logprobs[:steps], non_blocking=True)
+        tokens.copy_(self._rows.drawn[:steps], non_blocking=True)
+        logprobs.copy_(self._rows.logprobs[:steps], non_blocking=True)
         return Flight(rows, steps, tokens, logprobs, nears, self._mark())
 
     def logits(self, rows: int) -> torch.Tensor:
@@ -202,7 +191,8 @@ class Decoder:
             )
             return result.transpose(1, 2).reshape(count * longest, -1)
 
-        hidden = self._forward(ids.flatten(), positions.flatten(), slots.flatten(), attend)
+        residual = functional.embedding(ids.flatten(), w.embedding)
+        hidden = self._forward(residual, positions.flatten(), slots.flatten(), attend)
         ends = torch.tensor([index * longest + len(p) - 1 for index, p in enumerate(prompts)], device=w.device)
         return functional.linear(hidden[ends], w.head)
 
@@ -211,47 +201,37 @@ class Decoder:
 
     def _mark(self) -> Any:
         """Waited for, it tells that all that was launched so far is done."""
-        return torch.cuda.current_stream(self._tables.device).record_event() if self._tables.is_cuda else None
+        device = self._weights.device
+        return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
     def _size(self, rows: int) -> int:
         return next(size for size in self.sizes if size >= rows)
 
     def _forward_step(self, size: int) -> None:
-        positions, tables = self._positions[:size], self._tables[:size]
-        blocks = tables.gather(1, (positions // self._block_size)[:, None]).squeeze(1)
-        slots = blocks * self._block_size + positions % self._block_size
-
+        positions, tables = self._rows.positions[:size], self._rows.tables[:size]
+        residual, slots = self._operations.enter(self._rows, size, self._block_size)
         shared = self._shared if size >= sharing.FEWEST_ROWS else None
 
         def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
             return self._operations.attend(query, cache, positions, tables, shared)
 
-        hidden = self._forward(self._tokens[:size], positions, slots, attend)
+        hidden = self._forward(residual, positions, slots, attend)
         self._logits[size] = functional.linear(hidden, self._weights.head)
 
     def _sample_step(self, size: int) -> None:
-        positions = self._positions[:size]
-        tokens, logprobs = self._operations.sample(
-            self._logits[size], self._temperatures[:size], self._seeds[:size], positions
-        )
-        self._drawn[:, :size].index_copy_(0, self._taken, tokens[None])
-        self._logprobs[:, :size].index_copy_(0, self._taken, logprobs[None])
-        self._taken += 1
-        self._tokens[:size] = tokens
-        positions.copy_(torch.minimum(positions + 1, self._last[:size]))
+        do, rows = self._operations, self._rows
+        inputs = rows.temperatures[:size], rows.seeds[:size], rows.positions[:size]
+        do.advance(rows, *do.sample(self._logits[size], *inputs))
 
     def _forward(
-        self, tokens: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, attend: Attend
+        self, residual: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
         do, rounds, addition = self._operations, self._weights.rounds, None
-        residual = functional.embedding(tokens, self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
             cache = self._cache.layer(index)
-            x = do.add_and_norm(residual, addition, layer.attention_norm, rounds=rounds)
-            mixed = attend(do.rotate_and_store(layer.qkv(x), layer, positions, slots, cache), cache)
+            mixed = attend(do.project_heads(residual, addition, layer, positions, slots, cache), cache)
             addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed))
-            x = do.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
-            addition = layer.down(do.gated(layer.gate_up, x, rounds=rounds))
+            addition = layer.down(do.project_gated(residual, addition, layer))
         return do.add_and_norm(residual, addition, self._weights.final_norm, rounds=False).values
 
 

@@ -1,8 +1,6 @@
 """The gate and up projections of a few rows with their adapters and the gating, in one kernel for Hopper.
 
-What bounds it is reading the weights, so it does little else. They stream through shared memory, the first of them
-before the kernel ahead has ended; two multiprocessors share what they read of the rows; and as B lies to the right of
-W, the adapters are more columns of the same product, with x A' for x. The first programs compute that meanwhile.
+It streams the weights (`streaming.py`); two multiprocessors share what they read of the rows.
 """
 
 # ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
@@ -18,17 +16,27 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
+from clotho_trainer.inference.paged.streaming import (
+    DEPTH,
+    IN_BOTH,
+    IN_HALVES,
+    KIND,
+    MEMORY,
+    ONCE,
+    PAIR,
+    RANKS_EACH,
+    ROWS,
+    Weighed,
+    announce,
+    await_flag,
+    norm_factors,
+    order_accesses,
+    tiles_of,
+    turn,
+)
+
 _WARPS = 8  # that multiply
-_PAIR = 2  # multiprocessors that share the rows
-_DEPTH = gl.constexpr(64)  # of the sums, at once
-_RANKS = gl.constexpr(64)  # of a program that computes x A'
-_MEMORY = 210_000  # bytes of a multiprocessor, for what is on its way
-_ONCE = gl.constexpr(hopper.CachePolicy(l2=hopper.FractionalEvictionPolicy("evict_first", 1.0)))
-_IN_BOTH, _IN_HALVES = [[0, 0]], [[1, 0]]  # what each of a pair gets of a tile
-_KINDS = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}
 
 
 class Columns(NamedTuple):
@@ -49,82 +57,10 @@ def choose(inner: int, ranks: int, multiprocessors: int) -> Columns | None:
     """The fewest with which no multiprocessor has a second program, for whose end most would wait. None where many
     would have nothing to do, or none is enough: other kernels are better then."""
     for columns in _CHOICES:
-        busy = _PAIR * (triton.cdiv(inner, _PAIR * columns.count) + ranks // _RANKS.value)
+        busy = PAIR * (triton.cdiv(inner, PAIR * columns.count) + ranks // RANKS_EACH.value)
         if busy <= multiprocessors:
             return columns if 4 * busy > 3 * multiprocessors else None
     return None
-
-
-@gluon.jit
-def _turn(stage, phase, STAGES: gl.constexpr):
-    stage += 1
-    if stage == STAGES:
-        stage = 0
-        phase ^= 1
-    return stage, phase
-
-
-@gluon.jit
-def _read(flag):
-    return gl.inline_asm_elementwise(
-        "ld.acquire.gpu.global.s32 $0, [$1];", "=r,l", [flag], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
-def _order_accesses(some):
-    """Of this thread and of the unit that copies tiles."""
-    gl.inline_asm_elementwise(
-        "fence.proxy.async; mov.u32 $0, 0;", "=r,l", [some], dtype=gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
-def _announce(ready):
-    """One thread of each multiprocessor, after all of them have written."""
-    gl.inline_asm_elementwise(
-        """{
-            .reg .pred first;
-            .reg .u32 thread;
-            mov.u32 thread, %tid.x;
-            setp.eq.u32 first, thread, 0;
-            @first red.release.gpu.global.add.s32 [$1], 1;
-            mov.u32 $0, 0;
-        }""",
-        "=r,l",
-        [ready],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@gluon.jit
-def _await(ready, readers, EXPECTED: gl.constexpr):
-    """Until x A' is there: programs start in order, so that those which compute it run. The last reader leaves the
-    flag as the next kernel needs it; the count of readers wraps around by itself."""
-    count = _read(ready)
-    while count < EXPECTED:
-        count = _read(ready)
-    _order_accesses(ready)
-    gl.inline_asm_elementwise(
-        """{
-            .reg .pred first, last;
-            .reg .u32 lane, before;
-            mov.u32 lane, %laneid;
-            setp.eq.u32 first, lane, 0;
-            mov.u32 before, 0xffffffff;
-            @first atom.acq_rel.gpu.global.inc.u32 before, [$2], $3;
-            setp.eq.u32 last, before, $3;
-            @last st.release.gpu.global.u32 [$1], 0;
-            mov.u32 $0, 0;
-        }""",
-        "=r,l,l,r",
-        [ready, ready + 1, readers - 1],
-        dtype=gl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @gluon.jit
@@ -147,13 +83,13 @@ def _load_weights(
         EACH: gl.constexpr = pieces.shape[0] // STAGES
         tma.async_load(below, [2 * inner + row, depth], full.index(stage), pieces.index(EACH * stage))
     else:
-        tma.async_load(wide, [row, depth], full.index(stage), wides.index(2 * stage), cache_policy=_ONCE)
-        tma.async_load(wide, [inner + row, depth], full.index(stage), wides.index(2 * stage + 1), cache_policy=_ONCE)
+        tma.async_load(wide, [row, depth], full.index(stage), wides.index(2 * stage), cache_policy=ONCE)
+        tma.async_load(wide, [inner + row, depth], full.index(stage), wides.index(2 * stage + 1), cache_policy=ONCE)
         if NARROW > 0:
             row += wide.block_shape[0]
-            tma.async_load(narrow, [row, depth], full.index(stage), narrows.index(2 * stage), cache_policy=_ONCE)
+            tma.async_load(narrow, [row, depth], full.index(stage), narrows.index(2 * stage), cache_policy=ONCE)
             tma.async_load(
-                narrow, [inner + row, depth], full.index(stage), narrows.index(2 * stage + 1), cache_policy=_ONCE
+                narrow, [inner + row, depth], full.index(stage), narrows.index(2 * stage + 1), cache_policy=ONCE
             )
 
 
@@ -174,36 +110,36 @@ def _fetch(
     """Weights and x. The first weights do not depend on the kernel before this one."""
     x, down, below, wide, narrow = tiles
     xs, full, mine, both = ring
-    STEPS: gl.constexpr = HIDDEN // _DEPTH
+    STEPS: gl.constexpr = HIDDEN // DEPTH
     OF_NARROW: gl.constexpr = narrow.nbytes_per_cta if NARROW > 0 else 0
     OF_WEIGHTS: gl.constexpr = below.nbytes_per_cta if REDUCES else 2 * (wide.nbytes_per_cta + OF_NARROW)
     BYTES: gl.constexpr = x.nbytes_per_cta + OF_WEIGHTS
     for stage in gl.static_range(STAGES):
         mbarrier.expect(full.index(stage), BYTES)
-        _load_weights(tiles, weights, row, inner, stage * _DEPTH, full, stage, NARROW, STAGES, REDUCES)
+        _load_weights(tiles, weights, row, inner, stage * DEPTH, full, stage, NARROW, STAGES, REDUCES)
     tl.extra.cuda.gdc_wait()
     tl.extra.cuda.gdc_launch_dependents()
     for stage in gl.static_range(STAGES):
-        tma.async_load(x, [0, stage * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
+        tma.async_load(x, [0, stage * DEPTH], full.index(stage), xs.index(stage), multicast=True)
     stage = 0
     phase = 0
     for step in range(STAGES, STEPS):
         mbarrier.wait(mine.index(stage), phase)
         mbarrier.expect(full.index(stage), BYTES)
-        _load_weights(tiles, weights, row, inner, step * _DEPTH, full, stage, NARROW, STAGES, REDUCES)
+        _load_weights(tiles, weights, row, inner, step * DEPTH, full, stage, NARROW, STAGES, REDUCES)
         mbarrier.wait(both.index(stage), phase)  # only the first of a pair waits, which alone loads x
-        tma.async_load(x, [0, step * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
-        stage, phase = _turn(stage, phase, STAGES)
+        tma.async_load(x, [0, step * DEPTH], full.index(stage), xs.index(stage), multicast=True)
+        stage, phase = turn(stage, phase, STAGES)
     if RANKS > 0:
         ready, readers = flag
-        _await(ready, readers, 2 * (RANKS // _RANKS))
-        for step in range(RANKS // _DEPTH):
+        await_flag(ready, readers, 2 * (RANKS // RANKS_EACH))
+        for step in range(RANKS // DEPTH):
             mbarrier.wait(mine.index(stage), phase)
             mbarrier.expect(full.index(stage), BYTES)
-            _load_weights(tiles, weights, row, inner, (STEPS + step) * _DEPTH, full, stage, NARROW, STAGES, REDUCES)
+            _load_weights(tiles, weights, row, inner, (STEPS + step) * DEPTH, full, stage, NARROW, STAGES, REDUCES)
             mbarrier.wait(both.index(stage), phase)
-            tma.async_load(down, [0, step * _DEPTH], full.index(stage), xs.index(stage), multicast=True)
-            stage, phase = _turn(stage, phase, STAGES)
+            tma.async_load(down, [0, step * DEPTH], full.index(stage), xs.index(stage), multicast=True)
+            stage, phase = turn(stage, phase, STAGES)
 
 
 @gluon.jit
@@ -212,11 +148,11 @@ def _reduce(down, first, ready, ring, pieces, HIDDEN: gl.constexpr, RANKS: gl.co
     xs, full, mine, both = ring
     ROWS: gl.constexpr = xs.shape[1]
     EACH: gl.constexpr = pieces.shape[0] // STAGES
-    STEPS: gl.constexpr = HIDDEN // _DEPTH
+    STEPS: gl.constexpr = HIDDEN // DEPTH
     layout: gl.constexpr = gl.NVMMADistributedLayout(
-        [3, 0], [gl.num_warps(), 1], [16, _RANKS // 2, 16], cga_layout=[[0, 1]]
+        [3, 0], [gl.num_warps(), 1], [16, RANKS_EACH // 2, 16], cga_layout=[[0, 1]]
     )
-    total = gl.zeros([ROWS, _RANKS], gl.float32, layout)
+    total = gl.zeros([ROWS, RANKS_EACH], gl.float32, layout)
     stage = 0
     phase = 0
     for step in range(STEPS):
@@ -224,13 +160,13 @@ def _reduce(down, first, ready, ring, pieces, HIDDEN: gl.constexpr, RANKS: gl.co
         total = hopper.warpgroup_mma(xs.index(stage), pieces.index(EACH * stage).permute((1, 0)), total)
         mbarrier.arrive(mine.index(stage), pred=step < STEPS - STAGES)
         mbarrier.arrive(both.index(stage), pred=step < STEPS - STAGES)
-        stage, phase = _turn(stage, phase, STAGES)
+        stage, phase = turn(stage, phase, STAGES)
     row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-    rank = first + gl.arange(0, _RANKS, gl.SliceLayout(0, layout))
+    rank = first + gl.arange(0, RANKS_EACH, gl.SliceLayout(0, layout))
     gl.store(down + row[:, None] * RANKS + rank[None, :], total.to(down.dtype.element_ty))
-    _order_accesses(ready)
+    order_accesses(ready)
     gl.barrier()
-    _announce(ready)
+    announce(ready)
 
 
 @gluon.jit
@@ -258,18 +194,21 @@ def _store_gated(out, total, first, rows, inner, COLUMNS: gl.constexpr):
 def _multiply(
     out,
     first,
-    rows,
-    inner,
+    norm,
+    sizes,
     ring,
     wides,
     narrows,
-    STEPS: gl.constexpr,
+    HIDDEN: gl.constexpr,
+    RANKS: gl.constexpr,
     WIDE: gl.constexpr,
     NARROW: gl.constexpr,
+    STRETCHES: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     xs, full, mine, both = ring
     ROWS: gl.constexpr = xs.shape[1]
+    STEPS: gl.constexpr = (HIDDEN + RANKS) // DEPTH
     MORE: gl.constexpr = NARROW if NARROW > 0 else 8
     wide_layout: gl.constexpr = gl.NVMMADistributedLayout(
         [3, 0], [gl.num_warps(), 1], [16, 2 * WIDE, 16], cga_layout=[[0, 1]]
@@ -277,6 +216,9 @@ def _multiply(
     narrow_layout: gl.constexpr = gl.NVMMADistributedLayout(
         [3, 0], [gl.num_warps(), 1], [16, 2 * MORE, 16], cga_layout=[[0, 1]]
     )
+    rows, inner = sizes
+    squares, epsilon = norm
+    factor = norm_factors(squares, epsilon, ROWS, HIDDEN, STRETCHES, wide_layout)
     total = gl.zeros([ROWS, 4 * WIDE], gl.float32, wide_layout)
     more = gl.zeros([ROWS, 4 * MORE], gl.float32, narrow_layout)
     stage = 0
@@ -294,13 +236,14 @@ def _multiply(
         mbarrier.arrive(mine.index(before), pred=is_wanted)  # its products have ended
         mbarrier.arrive(both.index(before), pred=is_wanted)
         before = stage
-        stage, phase = _turn(stage, phase, STAGES)
+        stage, phase = turn(stage, phase, STAGES)
     if NARROW > 0:
         total, more = hopper.warpgroup_mma_wait(0, deps=[total, more])
-        _store_gated(out, more, first + 2 * WIDE, rows, inner, NARROW)
+        same = gl.convert_layout(factor, gl.SliceLayout(1, narrow_layout), assert_trivial=True)
+        _store_gated(out, more * same[:, None], first + 2 * WIDE, rows, inner, NARROW)
     else:
         total = hopper.warpgroup_mma_wait(0, deps=[total])
-    _store_gated(out, total, first, rows, inner, WIDE)
+    _store_gated(out, total * factor[:, None], first, rows, inner, WIDE)
 
 
 @gluon.jit
@@ -318,9 +261,9 @@ def _produce(
 ):
     """One warp."""
     program = gl.program_id(0)
-    PROGRAMS: gl.constexpr = RANKS // _RANKS
+    PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        _fetch(tiles, program * _RANKS, inner, flag, ring, weights, HIDDEN, 0, NARROW, STAGES, True)
+        _fetch(tiles, program * RANKS_EACH, inner, flag, ring, weights, HIDDEN, 0, NARROW, STAGES, True)
     else:
         gate = (program - PROGRAMS) * 2 * (WIDE + NARROW)
         _fetch(tiles, gate, inner, flag, ring, weights, HIDDEN, RANKS, NARROW, STAGES, False)
@@ -330,26 +273,26 @@ def _produce(
 def _consume(
     down,
     ready,
+    norm,
     out,
-    rows,
-    inner,
+    sizes,
     ring,
     weights,
     HIDDEN: gl.constexpr,
     RANKS: gl.constexpr,
     WIDE: gl.constexpr,
     NARROW: gl.constexpr,
+    STRETCHES: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     wides, narrows, pieces = weights
     program = gl.program_id(0)
-    PROGRAMS: gl.constexpr = RANKS // _RANKS
+    PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        _reduce(down, program * _RANKS, ready, ring, pieces, HIDDEN, RANKS, STAGES)
+        _reduce(down, program * RANKS_EACH, ready, ring, pieces, HIDDEN, RANKS, STAGES)
     else:
         first = (program - PROGRAMS) * 2 * (WIDE + NARROW)
-        STEPS: gl.constexpr = (HIDDEN + RANKS) // _DEPTH
-        _multiply(out, first, rows, inner, ring, wides, narrows, STEPS, WIDE, NARROW, STAGES)
+        _multiply(out, first, norm, sizes, ring, wides, narrows, HIDDEN, RANKS, WIDE, NARROW, STRETCHES, STAGES)
 
 
 @gluon.jit(do_not_specialize=["rows"])
@@ -361,27 +304,30 @@ def _project_and_gate(
     narrow,
     down,
     ready,
+    squares,
     out,
     rows,
     inner,
     readers,
+    epsilon,
     HIDDEN: gl.constexpr,
     RANKS: gl.constexpr,
     WIDE: gl.constexpr,
     NARROW: gl.constexpr,
+    STRETCHES: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     """A program is a pair of multiprocessors, with gates and what they gate, or with some ranks of x A'."""
     kind: gl.constexpr = x.dtype
-    xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], _DEPTH], x.layout)
-    wides = gl.allocate_shared_memory(kind, [STAGES, 4 * WIDE, _DEPTH], wide.layout)
-    wide_pieces = wides.reinterpret(kind, [2 * STAGES, 2 * WIDE, _DEPTH], wide.layout)
-    pieces = wides.reinterpret(kind, [STAGES * 4 * WIDE // _RANKS, _RANKS, _DEPTH], below.layout)
+    xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], DEPTH], x.layout)
+    wides = gl.allocate_shared_memory(kind, [STAGES, 4 * WIDE, DEPTH], wide.layout)
+    wide_pieces = wides.reinterpret(kind, [2 * STAGES, 2 * WIDE, DEPTH], wide.layout)
+    pieces = wides.reinterpret(kind, [STAGES * 4 * WIDE // RANKS_EACH, RANKS_EACH, DEPTH], below.layout)
     narrows = wides
     narrow_pieces = wide_pieces
     if NARROW > 0:
-        narrows = gl.allocate_shared_memory(kind, [STAGES, 4 * NARROW, _DEPTH], narrow.layout)
-        narrow_pieces = narrows.reinterpret(kind, [2 * STAGES, 2 * NARROW, _DEPTH], narrow.layout)
+        narrows = gl.allocate_shared_memory(kind, [STAGES, 4 * NARROW, DEPTH], narrow.layout)
+        narrow_pieces = narrows.reinterpret(kind, [2 * STAGES, 2 * NARROW, DEPTH], narrow.layout)
     full = mbarrier.allocate_mbarrier(batch=STAGES)
     mine = mbarrier.allocate_mbarrier(batch=STAGES)  # this multiprocessor has used a stage
     both = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)  # at the first of the pair: both have
@@ -394,9 +340,11 @@ def _project_and_gate(
     ring = (xs, full, mine, both)
     used = (wides, narrows, pieces)
     filled = (wide_pieces, narrow_pieces, pieces)
+    sizes = (rows, inner)
+    norm = (squares, epsilon)
     gl.warp_specialize(
         [
-            (_consume, (down, ready, out, rows, inner, ring, used, HIDDEN, RANKS, WIDE, NARROW, STAGES)),
+            (_consume, (down, ready, norm, out, sizes, ring, used, HIDDEN, RANKS, WIDE, NARROW, STRETCHES, STAGES)),
             (_produce, (tiles, flag, inner, ring, filled, HIDDEN, RANKS, WIDE, NARROW, STAGES)),
         ],
         [1],
@@ -404,57 +352,59 @@ def _project_and_gate(
     )
 
 
-def prepare(whole: torch.Tensor, inner: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+def prepare(whole: torch.Tensor, inner: int, epsilon: float) -> Callable[[Weighed, torch.Tensor], torch.Tensor] | None:
     """What computes silu(x G') * (x U'), each with its adapter, of 128 rows at most with any layer of this shape; None
     where other kernels are better."""
     ranks = len(whole) - 2 * inner
     hidden = whole.shape[1] - ranks
     device = torch.cuda.get_device_properties(whole.device)
     columns = choose(inner, ranks, device.multi_processor_count)
-    is_fit = device.major == 9 and whole.dtype in _KINDS and not hidden % _DEPTH.value and hidden >= 16 * _DEPTH.value
+    is_fit = device.major == 9 and whole.dtype == KIND and not hidden % DEPTH.value and hidden >= 16 * DEPTH.value
     if columns is None or not is_fit:
         return None
     flags = torch.zeros(2, dtype=torch.int32, device=whole.device)
-    return lambda x, layer: _gated(x, layer, inner, columns, flags)
+    return lambda x, layer: _gated(x, layer, inner, epsilon, columns, flags)
 
 
-def _gated(x: torch.Tensor, whole: torch.Tensor, inner: int, columns: Columns, flags: torch.Tensor) -> torch.Tensor:
+def _gated(
+    weighed: Weighed,
+    whole: torch.Tensor,
+    inner: int,
+    epsilon: float,
+    columns: Columns,
+    flags: torch.Tensor,
+) -> torch.Tensor:
     """`whole` is [[G, sB, 0], [U, 0, sB], [A, 0, 0]]. The flags are 0 before and after."""
+    x, squares = weighed
     rows, hidden = x.shape
     ranks = len(whole) - 2 * inner
-    pairs = triton.cdiv(inner, _PAIR * columns.count)
+    pairs = triton.cdiv(inner, PAIR * columns.count)
     out = x.new_empty(rows, inner)
     down = x.new_empty(ROWS, ranks) if ranks else x
-    _project_and_gate[(ranks // _RANKS.value + pairs,)](
-        _tiles(x, ROWS, _IN_BOTH),
-        _tiles(down, ROWS, _IN_BOTH),
-        _tiles(whole, _RANKS.value, _IN_HALVES),
-        _tiles(whole, _PAIR * columns.wide, _IN_HALVES),
-        _tiles(whole, _PAIR * (columns.narrow or columns.wide), _IN_HALVES),
+    _project_and_gate[(ranks // RANKS_EACH.value + pairs,)](
+        tiles_of(x, ROWS, IN_BOTH),
+        tiles_of(down, ROWS, IN_BOTH),
+        tiles_of(whole, RANKS_EACH.value, IN_HALVES),
+        tiles_of(whole, PAIR * columns.wide, IN_HALVES),
+        tiles_of(whole, PAIR * (columns.narrow or columns.wide), IN_HALVES),
         down,
         flags,
+        squares,
         out,
         rows,
         inner,
-        _PAIR * pairs,
-        **constants(columns, hidden, ranks, x.element_size()),
+        PAIR * pairs,
+        epsilon,
+        **constants(columns, hidden, ranks),
+        STRETCHES=len(squares),
         num_warps=_WARPS,
-        num_ctas=_PAIR,
+        num_ctas=PAIR,
         launch_pdl=True,
     )
     return out
 
 
-def constants(columns: Columns, hidden: int, ranks: int, item: int) -> dict[str, int]:
+def constants(columns: Columns, hidden: int, ranks: int) -> dict[str, int]:
     """Of the kernel. As much is on its way as fits into a multiprocessor."""
-    stages = _MEMORY // ((ROWS + 2 * columns.count) * _DEPTH.value * item)
+    stages = MEMORY // ((ROWS + 2 * columns.count) * DEPTH.value * KIND.itemsize)
     return {"HIDDEN": hidden, "RANKS": ranks, "WIDE": columns.wide, "NARROW": columns.narrow, "STAGES": stages}
-
-
-def _tiles(matrix: torch.Tensor, rows: int, halves):
-    return TensorDescriptor.from_tensor(matrix, [rows, _DEPTH.value], tile_layout(rows, _KINDS[matrix.dtype], halves))
-
-
-def tile_layout(rows: int, kind, halves):
-    """Of a tile in shared memory."""
-    return gl.NVMMASharedLayout.get_default_for([rows, _DEPTH.value], kind, cga_layout=halves)

@@ -9,16 +9,26 @@ import torch
 import triton
 import triton.language as tl
 
-from clotho_trainer.inference.paged import attention, gated_projection, sampling
+from clotho_trainer.inference.paged import (
+    attention,
+    gated_projection,
+    rotated_projection,
+    sampling,
+    stepping,
+    streaming,
+)
 from clotho_trainer.inference.paged.cache import LayerCache
-from clotho_trainer.inference.paged.launching import OVERLAPPING, follow
+from clotho_trainer.inference.paged.device_rows import DeviceRows
+from clotho_trainer.inference.paged.launching import OVERLAPPING, follow, follow_closely
 from clotho_trainer.inference.paged.linear import FusedLinear, Rows
 from clotho_trainer.inference.paged.sharing import SharedPrompts
+from clotho_trainer.inference.paged.streaming import Weighed
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import FP8
 
 _ROTATED_ROWS = 16  # the matrix unit takes no fewer
-_ADDED_ROWS = 32
+_ADDED = {"ROWS": 32, "BLOCK": 64, "num_warps": 4}
+_WEIGHED = {"ROWS": 16, "BLOCK": 256, "num_warps": 4}  # as many programs as there are multiprocessors, for 128 rows
 _COLUMNS = 64  # of a program
 
 
@@ -115,22 +125,35 @@ def _add(
     scales,
     up,
     up_stride,
+    weight,
+    out,
+    squares,
+    squares_stride,
     rows,
     hidden,
     OPEN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A program is a stretch of some rows."""
-    follow()
+    """A program is a stretch of some rows. What a norm needs is written as well if it is left to the end of the next
+    product: see `Weighed`."""
+    follow_closely()
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_row, inside = row < rows, column < hidden
-    target, seen = residual + row[:, None] * hidden + column[None, :], is_row[:, None] & inside[None, :]
+    place, seen = row[:, None] * hidden + column[None, :], is_row[:, None] & inside[None, :]
     kind: tl.constexpr = residual.dtype.element_ty
-    product = (values, part_stride, stride, scales, up, up_stride, hidden)
-    more = _load_completed(product, OPEN, kind, row, is_row, column, inside, 0)
-    tl.store(target, (tl.load(target, mask=seen, other=0.0).to(tl.float32) + more.to(tl.float32)).to(kind), mask=seen)
+    x = tl.load(residual + place, mask=seen, other=0.0)
+    if values is not None:
+        product = (values, part_stride, stride, scales, up, up_stride, hidden)
+        more = _load_completed(product, OPEN, kind, row, is_row, column, inside, 0)
+        x = (x.to(tl.float32) + more.to(tl.float32)).to(kind)
+        tl.store(residual + place, x, mask=seen)
+    if weight is not None:
+        wide = x.to(tl.float32)
+        weighed = wide * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+        tl.store(out + place, weighed.to(kind), mask=seen)
+        tl.store(squares + tl.program_id(1) * squares_stride + row, tl.sum(wide * wide, 1), mask=is_row)
 
 
 @triton.jit
@@ -275,13 +298,49 @@ class TritonOperations:
         linear = self._weights.layers[0].gate_up
         if linear.whole is None or not linear.whole.is_cuda or linear.bias is not None:
             return None
-        return gated_projection.prepare(linear.whole, linear.width // 2)
+        return gated_projection.prepare(linear.whole, linear.width // 2, self._weights.epsilon)
+
+    @cached_property
+    def _rotated_projection(self):
+        """Three projections, norms, rotation and the writing to the cache in one kernel, likewise."""
+        return rotated_projection.prepare(self._weights)
+
+    def enter(self, rows: DeviceRows, size, block_size):
+        return stepping.enter(self._weights.embedding, rows, size, block_size)
+
+    def advance(self, rows: DeviceRows, tokens, logprobs):
+        stepping.advance(rows, tokens, logprobs)
+
+    def project_heads(self, residual, addition, layer: Layer, positions, slots, cache: LayerCache):
+        few = len(residual) <= streaming.ROWS
+        if few and cache.keys.scales is None and self._rotated_projection is not None:
+            weighed = self._weighed(residual, addition, layer.attention_norm)
+            return self._rotated_projection(weighed, layer, positions, slots, cache)
+        rounds = self._weights.rounds
+        x = self.add_and_norm(residual, addition, layer.attention_norm, rounds=rounds)
+        return self.rotate_and_store(x, layer, positions, slots, cache)
+
+    def project_gated(self, residual, addition, layer: Layer):
+        if len(residual) <= streaming.ROWS and self._gated_projection is not None:
+            weighed = self._weighed(residual, addition, layer.mlp_norm)
+            return Rows(self._gated_projection(weighed, layer.gate_up.whole))
+        rounds = self._weights.rounds
+        x = self.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
+        return self.gated(layer.gate_up, x, rounds=rounds)
+
+    def _weighed(self, residual, addition, weight):
+        """After what is to be added."""
+        stretches = triton.cdiv(residual.shape[1], _WEIGHED["BLOCK"])
+        squares = residual.new_empty(stretches, streaming.ROWS, dtype=torch.float32)
+        weighed = Weighed(torch.empty_like(residual), squares)
+        self._add(residual, addition, _WEIGHED, weight, weighed)
+        return weighed
 
     def add_and_norm(self, residual, addition, weight, *, rounds):
         rows, hidden = residual.shape
         out = _empty_rows(residual, hidden, rounds)
         if addition is not None and (addition.up is not None or addition.parts > 1):
-            self._add(residual, addition)
+            self._add(residual, addition, _ADDED)
             addition = None
         values, scale, _ = addition or Rows(None)
         _add_and_norm[(rows,)](
@@ -300,17 +359,19 @@ class TritonOperations:
         )
         return out
 
-    def _add(self, residual, addition):
+    def _add(self, residual, addition, tile, weight=None, weighed=(None, None)):
         rows, hidden = residual.shape
-        _add[(triton.cdiv(rows, _ADDED_ROWS), triton.cdiv(hidden, _COLUMNS))](
+        _, squares = weighed
+        _add[(triton.cdiv(rows, tile["ROWS"]), triton.cdiv(hidden, tile["BLOCK"]))](
             residual,
-            *_pointers(addition),
+            *((None, 0, 0, None, None, 0) if addition is None else _pointers(addition)),
+            weight,
+            *weighed,
+            0 if squares is None else squares.stride(0),
             rows,
             hidden,
-            OPEN=_open(addition),
-            ROWS=_ADDED_ROWS,
-            BLOCK=_COLUMNS,
-            num_warps=4,
+            OPEN=None if addition is None else _open(addition),
+            **tile,
             **OVERLAPPING,
         )
 
@@ -322,8 +383,9 @@ class TritonOperations:
         )
         return out
 
-    def rotate_and_store(self, qkv, layer: Layer, positions, slots, cache: LayerCache):
-        w, rows = self._weights, len(qkv.values)
+    def rotate_and_store(self, x: Rows, layer: Layer, positions, slots, cache: LayerCache):
+        w, rows = self._weights, len(x.values)
+        qkv = layer.qkv(x)
         queries = qkv.values.new_empty(rows, w.query_heads * w.head_dim)
         _rotate_and_store[(triton.cdiv(rows, _ROTATED_ROWS), w.query_heads + 2 * w.kv_heads)](
             *_pointers(qkv),
@@ -351,8 +413,6 @@ class TritonOperations:
 
     def gated(self, linear: FusedLinear, x: Rows, *, rounds):
         rows, inner = len(x.values), linear.width // 2
-        if rows <= gated_projection.ROWS and self._gated_projection is not None:
-            return Rows(self._gated_projection(x.values, linear.whole))
         gate_up = linear(x)
         out = gate_up.values.new_empty(rows, inner)
         together = 16 if rows <= 16 else 64

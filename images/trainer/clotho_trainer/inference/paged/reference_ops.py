@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from clotho_trainer.inference.paged.cache import LayerCache
+from clotho_trainer.inference.paged.device_rows import DeviceRows
 from clotho_trainer.inference.paged.linear import FusedLinear, Rows
 from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
@@ -17,6 +18,41 @@ class PlainOperations:
     def __init__(self, weights: PolicyWeights, seed: int) -> None:
         self._weights = weights
         self._generator = torch.Generator(weights.device).manual_seed(seed + 1)  # not the noise of the first tokens
+
+    def enter(self, rows: DeviceRows, size: int, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The embedded tokens of the first rows, and the slots of the cache that are theirs."""
+        positions = rows.positions[:size]
+        blocks = rows.tables[:size].gather(1, (positions // block_size)[:, None]).squeeze(1)
+        return functional.embedding(rows.tokens[:size], self._weights.embedding), (
+            blocks * block_size + positions % block_size
+        )
+
+    def advance(self, rows: DeviceRows, tokens: torch.Tensor, logprobs: torch.Tensor) -> None:
+        """Take what was sampled as the input of the next step. Rows that have ended stay where they are."""
+        size = len(tokens)
+        rows.drawn[:, :size].index_copy_(0, rows.taken, tokens[None])
+        rows.logprobs[:, :size].index_copy_(0, rows.taken, logprobs[None])
+        rows.taken += 1
+        rows.tokens[:size] = tokens
+        rows.positions[:size] = torch.minimum(rows.positions[:size] + 1, rows.last[:size])
+
+    def project_heads(
+        self,
+        residual: torch.Tensor,
+        addition: Rows | None,
+        layer: Layer,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        cache: LayerCache,
+    ) -> torch.Tensor:
+        """Queries, normalised and rotated; keys and values go to their slots of the cache."""
+        x = self.add_and_norm(residual, addition, layer.attention_norm, rounds=self._weights.rounds)
+        return self.rotate_and_store(x, layer, positions, slots, cache)
+
+    def project_gated(self, residual: torch.Tensor, addition: Rows, layer: Layer) -> Rows:
+        rounds = self._weights.rounds
+        x = self.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
+        return self.gated(layer.gate_up, x, rounds=rounds)
 
     def add_and_norm(
         self, residual: torch.Tensor, addition: Rows | None, weight: torch.Tensor, *, rounds: bool
@@ -31,12 +67,12 @@ class PlainOperations:
         return Rows(*rounded(x))
 
     def rotate_and_store(
-        self, qkv: Rows, layer: Layer, positions: torch.Tensor, slots: torch.Tensor, cache: LayerCache
+        self, x: Rows, layer: Layer, positions: torch.Tensor, slots: torch.Tensor, cache: LayerCache
     ) -> torch.Tensor:
         """Queries, normalised and rotated; keys and values go to their slots of the cache."""
         w = self._weights
-        rows = len(qkv.values)
-        heads = qkv.with_adapters().scaled.reshape(rows, -1, w.head_dim)
+        rows = len(x.values)
+        heads = layer.qkv(x).with_adapters().scaled.reshape(rows, -1, w.head_dim)
         query, key, value = torch.split(heads, [w.query_heads, w.kv_heads, w.kv_heads], dim=1)
         if layer.query_norm is not None and layer.key_norm is not None:
             query, key = self._norm(query, layer.query_norm), self._norm(key, layer.key_norm)

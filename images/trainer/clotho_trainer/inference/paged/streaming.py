@@ -1,0 +1,129 @@
+"""What kernels for Hopper have in common that stream weights through shared memory, for a few rows.
+
+What bounds them is reading the weights, so they do little else. The first weights are on their way before the kernel
+ahead has ended; two multiprocessors share what both need; and as B lies to the right of W, adapters are more columns of
+the same product, with x A' for x. The first programs compute that meanwhile.
+"""
+
+# ruff: noqa: N803 - kernels' constants are written in capitals
+# mypy: ignore-errors
+
+from typing import NamedTuple
+
+import torch
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
+PAIR = 2  # multiprocessors that share
+DEPTH = gl.constexpr(64)  # of the sums, at once
+RANKS_EACH = gl.constexpr(64)  # of a program that computes x A'
+MEMORY = 210_000  # bytes of a multiprocessor, for what is on its way
+ONCE = gl.constexpr(hopper.CachePolicy(l2=hopper.FractionalEvictionPolicy("evict_first", 1.0)))
+IN_BOTH, IN_HALVES = [[0, 0]], [[1, 0]]  # what each of a pair gets of a tile
+KIND = torch.bfloat16  # numbers before a norm may be too large for float16
+
+
+class Weighed(NamedTuple):
+    """Rows times the weights of a norm. What else would normalise them is the same for all columns of a row, so that it
+    is left to the end of the product, and each stretch of columns could be written without waiting for the others."""
+
+    values: torch.Tensor
+    squares: torch.Tensor  # of the rows without the weights, added up: [stretch, row]
+
+
+@gluon.jit
+def turn(stage, phase, STAGES: gl.constexpr):
+    stage += 1
+    if stage == STAGES:
+        stage = 0
+        phase ^= 1
+    return stage, phase
+
+
+@gluon.jit
+def _read(flag):
+    return gl.inline_asm_elementwise(
+        "ld.acquire.gpu.global.s32 $0, [$1];", "=r,l", [flag], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def order_accesses(some):
+    """Of this thread and of the unit that copies tiles."""
+    gl.inline_asm_elementwise(
+        "fence.proxy.async; mov.u32 $0, 0;", "=r,l", [some], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def announce(ready):
+    """One thread of each multiprocessor, after all of them have written."""
+    gl.inline_asm_elementwise(
+        """{
+            .reg .pred first;
+            .reg .u32 thread;
+            mov.u32 thread, %tid.x;
+            setp.eq.u32 first, thread, 0;
+            @first red.release.gpu.global.add.s32 [$1], 1;
+            mov.u32 $0, 0;
+        }""",
+        "=r,l",
+        [ready],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def await_flag(ready, readers, EXPECTED: gl.constexpr):
+    """Until x A' is there: programs start in order, so that those which compute it run. The last reader leaves the
+    flag as the next kernel needs it; the count of readers wraps around by itself."""
+    count = _read(ready)
+    while count < EXPECTED:
+        count = _read(ready)
+    order_accesses(ready)
+    gl.inline_asm_elementwise(
+        """{
+            .reg .pred first, last;
+            .reg .u32 lane, before;
+            mov.u32 lane, %laneid;
+            setp.eq.u32 first, lane, 0;
+            mov.u32 before, 0xffffffff;
+            @first atom.acq_rel.gpu.global.inc.u32 before, [$2], $3;
+            setp.eq.u32 last, before, $3;
+            @last st.release.gpu.global.u32 [$1], 0;
+            mov.u32 $0, 0;
+        }""",
+        "=r,l,l,r",
+        [ready, ready + 1, readers - 1],
+        dtype=gl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@gluon.jit
+def norm_factors(
+    squares, epsilon, ROWS: gl.constexpr, HIDDEN: gl.constexpr, STRETCHES: gl.constexpr, layout: gl.constexpr
+):
+    """Of the rows of a product in this layout. It waits for the kernel ahead."""
+    tl.extra.cuda.gdc_wait()
+    row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+    total = gl.load(squares + row)
+    for stretch in gl.static_range(1, STRETCHES):
+        total += gl.load(squares + stretch * ROWS + row)
+    return 1.0 / gl.sqrt(total / HIDDEN + epsilon)
+
+
+def tiles_of(matrix: torch.Tensor, rows: int, halves):
+    return TensorDescriptor.from_tensor(matrix, [rows, DEPTH.value], tile_layout(rows, halves))
+
+
+def tile_layout(rows: int, halves):
+    """Of a tile in shared memory."""
+    return gl.NVMMASharedLayout.get_default_for([rows, DEPTH.value], gl.bfloat16, cga_layout=halves)
