@@ -40,7 +40,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What the processes do with the work."""
     parser.add_argument("--steps", type=int, default=2, help="measured; more warm up")
     parser.add_argument("--ragged", action="store_true", help="our environment asks for answers of many lengths")
-    parser.add_argument("--batches-in-flight", type=float, help="groups that our environment has open; 1.25, ragged 2")
+    parser.add_argument(
+        "--batches-in-flight",
+        type=float,
+        default=2.0,
+        help="groups that our environment has open; at the 8b shape 16, which is an environment's default",
+    )
     parser.add_argument("--engine", default="auto", help="inference.engine of our side")
 
 
@@ -55,8 +60,7 @@ def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
         "prompt_tokens": options.prompt_tokens,
         "max_tokens": options.new_tokens,
         "group_size": options.group,
-        # A quarter more than a batch: the rows of a group that is finished have others waiting for them.
-        "concurrency": int(options.prompts * (options.batches_in_flight or (2 if options.ragged else 1.25))),
+        "concurrency": int(options.prompts * options.batches_in_flight),
         "ragged": options.ragged,
     }
     return RunConfig(
