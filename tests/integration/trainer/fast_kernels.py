@@ -120,10 +120,13 @@ def compare_stepping(ours: kernels.TritonOperations, plain: PlainOperations) -> 
         rows.positions.copy_(torch.tensor([0, 3, 16, 40, 62, 5, 5, 5]))
         rows.last.copy_(torch.tensor([9, 9, 16, 60, 63, 9, 9, 9]))
         rows.tables.copy_(torch.arange(4 * (ROWS + 3)).view(-1, 4))
+        rows.cached.copy_(torch.tensor([0, 4, 17, 0, 63, 0, 0, 0]))
     for step in range(2):
         entered = [do.enter(rows, ROWS, BLOCK_SIZE) for do, rows in zip((ours, plain), sides, strict=True)]
         for left, right in zip(*entered, strict=True):
             assert torch.equal(left, right)
+        if step == 0:
+            assert entered[0][1].tolist() == [0, 3, 0, 232, 14], "what is cached is written where none reads"
         drawn = torch.arange(ROWS) + 11 * step, -torch.rand(ROWS)
         for do, rows in zip((ours, plain), sides, strict=True):
             do.advance(rows, *drawn)
@@ -221,8 +224,10 @@ async def compare_answers(*, in_fp8: bool) -> None:
     attention._PROGRAMS = 8
     await engine.start()
     completions = await engine.generate(Request(prompt, Sampling(max_tokens=3, ignore_end=True), n=3))
-    await engine.stop()
     assert engine._decoder._shared.tokens[:3].tolist() == [32] * 3
+    completions += await engine.generate(Request(prompt, Sampling(max_tokens=3, ignore_end=True), n=2))  # now known
+    await engine.stop()
+    assert engine._decoder._shared.tokens[:3].tolist() == [32, 32, 0]
     for completion in completions:
         found = torch.tensor(completion.logprobs), torch.tensor(reference_logprobs(live, prompt, completion, 1.0))
         same(*found, 0.05 if in_fp8 else 1e-4)

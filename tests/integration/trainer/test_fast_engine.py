@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec import structs
 
 from clotho_contract.config import RunConfig
@@ -139,6 +140,47 @@ async def test_preempted_sequences_lose_nothing() -> None:
         )
         assert engine._scheduler.free_blocks == 6, "every block was freed"
     assert [answer.tokens for answer in answers] == [greedy(live, prompt, 40) for prompt in prompts]
+
+
+@pytest.mark.parametrize("cache_in_fp8", [False, True], ids=["16 bits", "8 bits"])
+async def test_answers_to_a_prompt_that_was_read_before_are_those_to_a_new_one(cache_in_fp8: bool) -> None:
+    """Prompts of one token, of whole blocks and of more, asked one by one: only the first time each is read."""
+    live = policy("qwen3")
+    async with serving(live, cache_in_fp8=cache_in_fp8) as engine:
+        read: list[int] = []
+        original = engine._decoder.prefill
+
+        def watched(prompts: Sequence[Sequence[int]], tables: Sequence[Sequence[int]]) -> torch.Tensor:
+            read.extend(map(len, prompts))
+            return original(prompts, tables)
+
+        engine._decoder.prefill = watched  # type: ignore[method-assign]
+        new, known, again = [
+            [await sample(engine, prompt, max_tokens=20, temperature=t, ignore_end=True) for prompt in PROMPTS]
+            for t in (0.0, 0.7, 0.0)
+        ]
+    assert read == [len(prompt) for prompt in PROMPTS]
+    for prompt, first, sampled, second in zip(PROMPTS, new, known, again, strict=True):
+        assert second.tokens == first.tokens
+        assert second.logprobs == pytest.approx(first.logprobs, abs=1e-5)
+        if not cache_in_fp8:
+            assert sampled.logprobs == pytest.approx(reference_logprobs(live, prompt, sampled, 0.7), abs=1e-5)
+
+
+@pytest.mark.timeout(60)
+async def test_known_prompts_join_a_long_answer_at_any_step() -> None:
+    live = policy("qwen3")
+    async with serving(live) as engine:
+        await sample(engine, PROMPTS[2], max_tokens=1)
+        long = asyncio.create_task(sample(engine, PROMPTS[0], max_tokens=90, temperature=0.0, ignore_end=True))
+        known = [
+            await sample(engine, PROMPTS[2], max_tokens=2, temperature=0.0, ignore_end=True)
+            for _ in range(8)
+            if not long.done()
+        ]
+        assert len(known) > 1, "they were asked while it ran"
+        assert (await long).tokens == greedy(live, PROMPTS[0], 90)
+    assert {completion.tokens for completion in known} == {greedy(live, PROMPTS[2], 2)}
 
 
 async def test_a_common_prompt_is_read_once_and_its_blocks_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:

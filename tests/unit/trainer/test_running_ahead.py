@@ -68,7 +68,7 @@ class Scripted:
         assert not self.in_flight, "the host does not know these rows' tokens yet"
         self.notes.append("load")
         self.loaded |= {row.request.prompt[0]: row for row in rows}
-        self._rows = [[row.request.prompt[0], row.position, row.last_position] for row in rows]
+        self._rows = [[row.request.prompt[0], row.position, row.last_position, row.cached] for row in rows]
         self._tables = [list(row.blocks) for row in rows]
 
     def load_tables(self, rows: Sequence[Row]) -> None:
@@ -87,8 +87,9 @@ class Scripted:
         return Flight(self, self.launched - 1, steps, drawn, logprobs)
 
     def _step(self, index: int) -> int:
-        first, position, last = self._rows[index]
-        self._write(first, position, self._tables[index])
+        first, position, last, cached = self._rows[index]
+        if position >= cached:
+            self._write(first, position, self._tables[index])
         cells = [self._cells[self._tables[index][at // BLOCK], at % BLOCK] for at in range(position + 1)]
         assert cells == [(first, at) for at in range(position + 1)], "another sequence wrote to its blocks"
         self._rows[index][1] = min(position + 1, last)
@@ -103,6 +104,14 @@ class Scripted:
                 self._write(prompt[0], position, table)
             logits[row, self.sample(prompt[0], len(prompt))] = 0.0
         return logits
+
+    def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        assert not self.in_flight
+        self.notes.append("copy")
+        for source, target in zip(sources, targets, strict=True):
+            for at in range(BLOCK):
+                if (source, at) in self._cells:
+                    self._cells[target, at] = self._cells[source, at]
 
     def _write(self, first: int, position: int, table: Sequence[int]) -> None:
         self._cells[table[position // BLOCK], position % BLOCK] = (first, position)
@@ -255,6 +264,35 @@ async def test_an_arrival_waits_for_no_flight_that_was_not_launched_yet(serving:
     notes = [note for note in decoder.notes if "tables" not in note]
     assert notes[notes.index("launch 1") :][:5] == ["launch 1", "collect 0", "collect 1", "prefill", "load"]
     assert (first.tokens, second.tokens) == (expected(50, 40), expected(60, 20))
+
+
+@pytest.mark.parametrize("length", [BLOCK - 1, BLOCK, 2 * BLOCK], ids=["partly filled", "one block", "two blocks"])
+async def test_a_prompt_is_read_once_until_the_weights_change(serving: Serving, live: LiveWeights, length: int) -> None:
+    request = Request(prompt(50, length), Sampling(max_tokens=6))
+    async with serving() as (engine, decoder):
+        answers = [(await engine.generate(request))[0] for _ in range(3)]
+        assert decoder.notes.count("prefill") == 1
+        with live.training():
+            live.version += 1
+        answers += await engine.generate(request)
+    assert {answer.tokens for answer in answers} == {expected(50, 6, length=length)}
+    assert decoder.notes.count("prefill") == 2
+    assert decoder.notes.count("copy") == (2 if length % BLOCK else 0), "full blocks are shared"
+
+
+async def test_a_known_prompt_joins_those_that_run_without_a_pass(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its block is the only one that changes."""
+    monkeypatch.setattr(f"{__name__}.BLOCK", 64)
+    async with serving() as (engine, decoder):
+        tasks: list[asyncio.Task[Completion]] = []
+        decoder.on_last_step = at_flight(1, on_loop(lambda: tasks.append(asyncio.create_task(ask(engine, 50, 20)))))
+        first = await ask(engine, 50, 40)
+        second = await tasks[0]
+    notes = [note for note in decoder.notes if "tables" not in note]
+    assert notes[notes.index("launch 1") :][:5] == ["launch 1", "collect 0", "collect 1", "copy", "load"]
+    assert (first.tokens, second.tokens) == (expected(50, 40), expected(50, 20))
 
 
 async def test_a_cancelled_sequence_leaves_before_more_is_launched(serving: Serving) -> None:

@@ -22,10 +22,12 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     made.close()
 
 
-def scheduler(blocks: int = 100, *, rows: int = 8, prefill: int = 1000, watermark: float = 0.0) -> Scheduler:
+def scheduler(
+    blocks: int = 100, *, rows: int = 8, prefill: int = 1000, watermark: float = 0.0, kept: int = 0
+) -> Scheduler:
     """`blocks` can be allocated; the null block comes on top."""
     manager = BlockManager(blocks + 1, BLOCK)
-    return Scheduler(manager, max_running=rows, max_prefill_tokens=prefill, watermark=watermark)
+    return Scheduler(manager, max_running=rows, max_prefill_tokens=prefill, watermark=watermark, kept_prompts=kept)
 
 
 def sequence(loop: asyncio.AbstractEventLoop, prompt: str, limit: int = 20) -> Running:
@@ -243,6 +245,103 @@ def test_clearing_frees_every_block(with_waiting: bool, lost: str, loop: asyncio
     assert text(decides.clear(with_waiting=with_waiting)) == lost
     assert (decides.free_blocks, decides.running) == (100, [])
     assert decides.has_work is not with_waiting
+
+
+@pytest.mark.parametrize(("prompt", "own_blocks"), [("abc", 1), ("abcd", 0), ("abcdef", 1), ("abcdefgh", 0)], ids=str)
+def test_a_prompt_that_was_read_before_is_not_read_again(
+    prompt: str, own_blocks: int, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Though the one that it was read for has ended."""
+    decides = scheduler(kept=8)
+    first, second = sequence(loop, prompt), sequence(loop, prompt)
+    decides.add([first])
+    decides.admit()
+    before = list(first.blocks)
+    decides.finish([first])
+    assert decides.free_blocks == 100, "what is kept can be had"
+    decides.add([second])
+    known = decides.admit_known()
+    assert (known.sequences, decides.running, decides.admit()) == ([second], [second], [])
+    full = len(prompt) // BLOCK
+    assert second.blocks[:full] == before[:full]
+    assert len(set(second.blocks) - set(before)) == own_blocks
+    assert known.copies == [(before[-1], second.blocks[-1])] * own_blocks
+    assert (second.state, second.cached, second.last_token) == (State.RUNNING, len(prompt), ord(prompt[-1]))
+    assert decides.reserve(1) is False, "its last token has its place"
+    decides.finish([second])
+    assert (decides.free_blocks, second.cached) == (100, 0)
+
+
+def test_kept_prompts_give_way_to_sequences_the_oldest_first(loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(blocks=4, kept=8)
+    for prompt in ("aaaa", "bbbb", "cccc", "aaaa"):  # the last one is known, and used again
+        entry = sequence(loop, prompt)
+        decides.add([entry])
+        decides.admit_known()
+        decides.admit()
+        decides.finish([entry])
+    decides.add([sequence(loop, "dddddddd")])
+    decides.admit()
+    known = [sequence(loop, prompt) for prompt in ("aaaa", "bbbb", "cccc")]
+    decides.add(known)
+    assert text(decides.admit_known().sequences) == "aaaa cccc", "one block was free, and one was missing"
+    decides.forget_prompts()
+    assert decides.free_blocks == 0
+
+
+def test_only_as_many_prompts_are_kept_and_none_after_the_weights_have_changed(loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(kept=2)
+    prompts = ("aaaa", "bbbb", "cccc")
+    decides.add(sequence(loop, prompt) for prompt in prompts)
+    decides.admit()
+    decides.add(sequence(loop, prompt) for prompt in prompts)
+    assert text(decides.admit_known().sequences) == "bbbb cccc"
+    decides.forget_prompts()
+    decides.add([sequence(loop, "cccc")])
+    assert decides.admit_known() == ([], [])
+    decides.clear(with_waiting=True)
+    assert decides.free_blocks == 100
+
+
+def test_known_prompts_overtake_those_that_gather_and_take_no_row_from_them(loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(rows=4, kept=8)
+    decides.add([sequence(loop, "aaaa")])
+    decides.admit()
+    decides.add(sequence(loop, prompt) for prompt in ("bbbb", "aaaa", "cccc", "aaaa"))
+    assert text(decides.admit_known().sequences) == "aaaa"
+    assert (text(decides.running), text(decides.waiting)) == ("aaaa aaaa", "bbbb cccc aaaa")
+
+
+@pytest.mark.parametrize(("running", "chunks"), [(4, 0), (15, 0), (16, 1), (40, 2)])
+def test_a_known_prompt_waits_until_it_has_lost_what_a_change_of_rows_costs(
+    running: int, chunks: int, loop: asyncio.AbstractEventLoop
+) -> None:
+    """A quarter of a step of those that run; chunks of four steps are launched while one flies."""
+    decides = scheduler(1000, rows=64, prefill=10_000, kept=100)
+    entries = [sequence(loop, f"{index:04}", 1000) for index in range(running)]
+    decides.add(entries)
+    decides.admit()
+    decides.add([sequence(loop, "0000")])
+    for _ in range(chunks):
+        assert decides.steps_ahead(4, 4) == 4
+        decides.pass_steps(4)
+    assert decides.steps_ahead(4, 4) == 0
+    decides.admit_known()
+    assert decides.steps_ahead(4, 4) == 4
+
+
+def test_a_preempted_sequence_is_read_again_with_what_it_has_sampled(loop: asyncio.AbstractEventLoop) -> None:
+    decides = scheduler(blocks=2, kept=8)
+    entries = [sequence(loop, prompt) for prompt in ("aaaa", "bbbb")]
+    decides.add(entries)
+    decides.admit()
+    write(entries, 1)
+    assert decides.reserve(1)
+    assert [entry.state for entry in entries] == [State.RUNNING, State.PREEMPTED]
+    assert decides.admit_known().sequences == []
+    decides.finish(entries[:1])
+    (again,) = decides.admit()
+    assert again.past == (*entries[1].request.prompt, 120)
 
 
 def test_prefills_of_similar_length_are_batched_together() -> None:

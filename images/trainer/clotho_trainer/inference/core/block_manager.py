@@ -30,6 +30,9 @@ class BlockManager:
         self._owners.update(blocks)
         return blocks
 
+    def owners(self, block: int) -> int:
+        return self._owners[block]
+
     def share(self, blocks: Iterable[int]) -> None:
         self._owners.update(blocks)
 

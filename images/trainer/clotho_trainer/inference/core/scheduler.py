@@ -6,11 +6,15 @@ Pure bookkeeping without torch: engines execute what it decides.
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 from clotho_trainer.inference.core.block_manager import BlockManager
+from clotho_trainer.inference.core.prompt_cache import PromptCache
 from clotho_trainer.inference.core.sequences import Sequence, State
 
 _LONGEST_WAIT = 32  # steps that a sequence with a place waits for others
+_TURN = 0.25  # steps that the device idles when rows change
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +32,25 @@ class Prefill:
         return [(first.blocks[-1], other.blocks[-1]) for other in others]
 
 
+class Known(NamedTuple):
+    """Admitted sequences whose prompts were read before, and (source, target) of blocks to copy first."""
+
+    sequences: list[Sequence]
+    copies: list[tuple[int, int]]
+
+
 class Scheduler:
-    """`watermark`: blocks kept free for each running sequence when another is admitted."""
+    """`watermark`: blocks kept free for each running sequence when another is admitted. `kept_prompts`: at most, for
+    engines that admit known ones."""
 
     def __init__(
-        self, blocks: BlockManager, *, max_running: int, max_prefill_tokens: int, watermark: float = 0.0
+        self,
+        blocks: BlockManager,
+        *,
+        max_running: int,
+        max_prefill_tokens: int,
+        watermark: float = 0.0,
+        kept_prompts: int = 0,
     ) -> None:
         self.max_running = max_running
         self.waiting: deque[Sequence] = deque()
@@ -40,7 +58,9 @@ class Scheduler:
         self._blocks = blocks
         self._max_prefill_tokens = max_prefill_tokens
         self._watermark = watermark
+        self._prompts = PromptCache(blocks, kept_prompts)
         self._lost = self._waited = 0  # rows times steps, and steps, since there was a place for one that waits
+        self._lost_by_known = 0
 
     @property
     def has_work(self) -> bool:
@@ -48,25 +68,60 @@ class Scheduler:
 
     @property
     def free_blocks(self) -> int:
-        return self._blocks.free_count
+        """Those of kept prompts can be had, too."""
+        return self._blocks.free_count + self._prompts.spare
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         self.waiting.extend(sequences)
 
-    @property
-    def _idle(self) -> int:
-        """Rows for those that wait."""
-        return min(len(self.waiting), self.max_running - len(self.running))
+    def _idle(self) -> tuple[int, int]:
+        """Rows for those that wait: whose prompts have to be read, and are known."""
+        with_place = list(islice(self.waiting, max(self.max_running - len(self.running), 0)))
+        known = sum(self._is_known(sequence) for sequence in with_place)
+        return len(with_place) - known, known
 
     def pass_steps(self, steps: int) -> None:
         """They are taken without those that wait."""
-        self._lost += steps * self._idle
-        self._waited = self._waited + steps if self._idle else 0
+        unread, known = self._idle()
+        self._lost += steps * unread
+        self._lost_by_known += steps * known
+        self._waited = self._waited + steps if unread else 0
 
     def gathers(self, steps: int) -> bool:
         """Whether those that wait should do so for as many steps more, and be joined by others: reading prompts stops
         all that run for more than a step, so they wait until they have lost as much themselves."""
-        return self._lost + steps * self._idle <= len(self.running) and self._waited < _LONGEST_WAIT
+        return self._lost + steps * self._idle()[0] <= len(self.running) and self._waited < _LONGEST_WAIT
+
+    def admit_known(self) -> Known:
+        """In the order of arrival. They overtake those that wait for others, but take no row from them."""
+        self._lost_by_known = 0
+        admitted, passed, copies = list[Sequence](), deque[Sequence](), list[tuple[int, int]]()
+        held: list[int] = []  # what is copied has to stay until then
+        while self.waiting and len(self.running) + len(passed) + len(admitted) < self.max_running:
+            sequence = self.waiting.popleft()
+            if sequence.is_cancelled or not self._is_known(sequence):
+                passed.append(sequence)
+                continue
+            length = len(sequence.past)
+            full, blocks = length // self._blocks.block_size, self._prompts.take(sequence.past)
+            held += blocks
+            own = self._blocks.needed(length) - full
+            if not self._prompts.make_room(own + self._kept_free(len(admitted))):
+                self.waiting.appendleft(sequence)
+                break
+            self._blocks.share(blocks[:full])
+            sequence.blocks = [*blocks[:full], *self._blocks.allocate(own)]
+            copies += [(blocks[-1], sequence.blocks[-1])] * own
+            sequence.state, sequence.cached = State.RUNNING, length
+            admitted.append(sequence)
+        self._blocks.free(held)
+        self.waiting.extendleft(reversed(passed))
+        self.running += admitted
+        return Known(admitted, copies)
+
+    def forget_prompts(self) -> None:
+        """The weights have changed."""
+        self._prompts.clear()
 
     def admit(self) -> list[Prefill]:
         """In the order of arrival, while there are rows and blocks."""
@@ -88,6 +143,8 @@ class Scheduler:
             if prefill is None:
                 prefills[past] = Prefill(past, [sequence])
                 tokens += len(past)
+                if not sequence.tokens:
+                    self._prompts.keep(past, sequence.blocks)
             else:
                 prefill.sequences.append(sequence)
         for prefill in prefills.values():
@@ -105,7 +162,7 @@ class Scheduler:
             if not missing or sequence.state is not State.RUNNING:
                 continue
             has_changed = True
-            while missing > self._blocks.free_count and sequence.state is State.RUNNING:
+            while not self._prompts.make_room(missing) and sequence.state is State.RUNNING:
                 self._preempt_youngest()
             if sequence.state is State.RUNNING:
                 sequence.blocks += self._blocks.allocate(missing)
@@ -116,11 +173,11 @@ class Scheduler:
         sequence is to be admitted, removed or preempted first. A limit that one reaches in flight is no reason: its
         row idles a little, and those that wait are read in fewer, larger passes."""
         steps = min(most, max(sequence.room for sequence in self.running) - flying)
-        admits = bool(self.waiting) and not self.gathers(steps) and self._has_place_for(self.waiting[0])
+        admits = bool(self.waiting) and self._has_place_for(self.waiting[0]) and self._is_due(steps)
         if steps <= 0 or admits or any(sequence.is_cancelled for sequence in self.running):
             return 0
         missing = sum(self._missing(sequence, flying + steps) for sequence in self.running)
-        return steps if missing <= self._blocks.free_count else 0
+        return steps if self._prompts.make_room(missing) else 0
 
     def finish(self, sequences: Iterable[Sequence]) -> bool:
         """Free their blocks; whether there were any."""
@@ -142,7 +199,16 @@ class Scheduler:
             lost += self.waiting
             self.waiting.clear()
         self.finish(lost)
+        self.forget_prompts()
         return lost
+
+    def _is_known(self, sequence: Sequence) -> bool:
+        return not sequence.tokens and sequence.request.prompt in self._prompts
+
+    def _is_due(self, steps: int) -> bool:
+        """Whether those that wait have lost more than their admission costs those that run."""
+        by_known = self._lost_by_known + steps * self._idle()[1]
+        return not self.gathers(steps) or by_known > _TURN * len(self.running)
 
     def _missing(self, sequence: Sequence, steps: int) -> int:
         """Blocks for its next `steps` tokens that it does not have yet."""
@@ -153,7 +219,10 @@ class Scheduler:
         return len(self.running) < self.max_running and self._has_blocks_for(sequence.position + 1)
 
     def _has_blocks_for(self, length: int) -> bool:
-        return self._blocks.free_count >= self._blocks.needed(length) + int(len(self.running) * self._watermark)
+        return self._prompts.make_room(self._blocks.needed(length) + self._kept_free())
+
+    def _kept_free(self, admitted: int = 0) -> int:
+        return int((len(self.running) + admitted) * self._watermark)
 
     def _allocate_past(self, sequence: Sequence, length: int, shared: Prefill | None) -> bool:
         """Full blocks of a common past are shared; the last, partly filled one is each sequence's own."""
@@ -164,7 +233,7 @@ class Scheduler:
             sequence.blocks = self._blocks.allocate(needed)
             return True
         full = length // self._blocks.block_size
-        if self._blocks.free_count < needed - full:
+        if not self._prompts.make_room(needed - full):
             return False
         common = shared.sequences[0].blocks[:full]
         self._blocks.share(common)
@@ -182,7 +251,7 @@ class Scheduler:
     def _release(self, sequence: Sequence, state: State) -> None:
         sequence.state = state
         self._blocks.free(sequence.blocks)
-        sequence.blocks = []
+        sequence.blocks, sequence.cached = [], 0
 
 
 def prefill_batches(prefills: Iterable[Prefill], max_tokens: int) -> Iterator[list[Prefill]]:

@@ -34,6 +34,7 @@ class Sequence:
     seed: int = 0
     state: State = State.WAITING
     blocks: list[int] = field(default_factory=list)  # its block table
+    cached: int = 0  # tokens of its past that were in its blocks when it was admitted: they are not written again
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[TopLogprobs] = field(default_factory=list)
@@ -48,6 +49,10 @@ class Sequence:
     @property
     def past(self) -> tuple[int, ...]:
         return (*self.request.prompt, *self.tokens) if self.tokens else self.request.prompt
+
+    @property
+    def last_token(self) -> int:
+        return self.tokens[-1] if self.tokens else self.request.prompt[-1]
 
     @property
     def position(self) -> int:

@@ -136,7 +136,8 @@ class Decoder:
 
     def load(self, rows: Many[Sequence]) -> None:
         """These rows from now on; the host holds all of their state, so nothing is moved about on the device."""
-        self._shared.load([row.blocks for row in rows], [row.position for row in rows], self._block_size)
+        read_only = [max(row.position, row.cached) for row in rows]
+        self._shared.load([row.blocks for row in rows], read_only, self._block_size)
         self._rows.load(rows, self._size(len(rows)))
 
     def load_tables(self, rows: Many[Sequence]) -> None:

@@ -14,7 +14,9 @@ class DeviceRows:
 
     def __init__(self, max_rows: int, columns: int, steps: int, device: torch.device) -> None:
         """`columns`: blocks of a row. `steps`: at most, before the host collects what was drawn."""
-        self.tokens, self.positions, self.last, self.seeds = torch.zeros(4, max_rows, dtype=torch.int64, device=device)
+        self.tokens, self.positions, self.cached, self.last, self.seeds = torch.zeros(
+            5, max_rows, dtype=torch.int64, device=device
+        )
         self.temperatures = torch.ones(max_rows, device=device)
         self.tables = torch.full((max_rows, columns), NULL_BLOCK, dtype=torch.int32, device=device)
         self.drawn = torch.zeros(steps, max_rows, dtype=torch.int64, device=device)
@@ -31,8 +33,9 @@ class DeviceRows:
         """These rows from now on, filled up to `size`; the host holds all of their state."""
         idle = [0] * (size - len(rows))
         for target, values in (
-            (self.tokens, [row.tokens[-1] for row in rows]),
+            (self.tokens, [row.last_token for row in rows]),
             (self.positions, [row.position for row in rows]),
+            (self.cached, [row.cached for row in rows]),
             (self.last, [row.last_position for row in rows]),
             (self.seeds, [row.seed for row in rows]),
         ):

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _PREFILL_TOKENS = 16_384  # read in one pass when many prompts wait
 _WATERMARK = 0.25  # free blocks for each running sequence when another is admitted
+_KEPT_PROMPTS = 2  # for each row
 
 
 class FastEngine(LiveEngine):
@@ -42,6 +43,7 @@ class FastEngine(LiveEngine):
             max_running=max_rows,
             max_prefill_tokens=_PREFILL_TOKENS,
             watermark=_WATERMARK,
+            kept_prompts=_KEPT_PROMPTS * max_rows,
         )
         super().__init__(live, end_tokens, scheduler, context=context, seed=seed, drains=drains)
         live.modules_decode = False
@@ -68,6 +70,7 @@ class FastEngine(LiveEngine):
     def _enter(self) -> None:
         if self._weights_stamp != self._live.stamp:
             self.weights.refresh()
+            self._scheduler.forget_prompts()
             self._weights_stamp = self._live.stamp
 
     def _advance(self) -> None:
@@ -98,9 +101,8 @@ class FastEngine(LiveEngine):
         """Nothing is in flight: the rows can change."""
         scheduler = self._scheduler
         self._is_stale |= scheduler.finish_cancelled()
-        if self._may_admit and not scheduler.gathers(STEPS) and (prefills := scheduler.admit()):
-            for batch in prefill_batches(prefills, _PREFILL_TOKENS):
-                self._prefill(batch)
+        if self._may_admit:
+            self._admit()
         if not scheduler.running:
             return
         needs_sampler = any(sequence.needs_sampler for sequence in scheduler.running)
@@ -108,13 +110,22 @@ class FastEngine(LiveEngine):
         scheduler.pass_steps(steps)
         self._is_stale |= scheduler.reserve(steps)
         if self._is_stale:
-            self._rows = list(scheduler.running)
+            self._rows = sorted(scheduler.running, key=lambda each: each.blocks[0])  # what they share is read once
             self._decoder.load(self._rows)
             self._is_stale = False
         if needs_sampler:
             self._draw(self._rows, self._decoder.logits(len(self._rows)))
         else:
             self._flights.append(self._decoder.launch(len(self._rows), steps))
+
+    def _admit(self) -> None:
+        """Known prompts need no pass: their last token is decoded as if it had been sampled."""
+        known = self._scheduler.admit_known()
+        self._copy(known.copies)
+        self._is_stale |= bool(known.sequences)
+        if not self._scheduler.gathers(STEPS):
+            for batch in prefill_batches(self._scheduler.admit(), _PREFILL_TOKENS):
+                self._prefill(batch)
 
     def _run_ahead(self) -> None:
         """Launch more for the same rows, so that the device has work while the host books what is in flight."""
@@ -136,12 +147,15 @@ class FastEngine(LiveEngine):
         logits = self._decoder.prefill(
             [each.past for each in prefills], [each.sequences[0].blocks for each in prefills]
         )
-        if copies := [pair for each in prefills for pair in each.block_copies(self._block_size)]:
-            sources, targets = zip(*copies, strict=True)
-            self._decoder.copy_blocks(sources, targets)
+        self._copy([pair for each in prefills for pair in each.block_copies(self._block_size)])
         sequences = [sequence for each in prefills for sequence in each.sequences]
         repeats = torch.tensor([len(each.sequences) for each in prefills], device=logits.device)
         self._draw(sequences, logits.repeat_interleave(repeats, dim=0, output_size=len(sequences)))
+
+    def _copy(self, copies: list[tuple[int, int]]) -> None:
+        if copies:
+            sources, targets = zip(*copies, strict=True)
+            self._decoder.copy_blocks(sources, targets)
 
     def _draw(self, sequences: list[Sequence], logits: torch.Tensor) -> None:
         drawn = self._sampler.draw(logits, sequences)

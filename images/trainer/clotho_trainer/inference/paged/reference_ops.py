@@ -6,6 +6,7 @@ Rounding happens where the Hugging Face modules round, so that decoding and trai
 import torch
 from torch.nn import functional
 
+from clotho_trainer.inference.core.block_manager import NULL_BLOCK
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.device_rows import DeviceRows
 from clotho_trainer.inference.paged.linear import FusedLinear, Rows
@@ -23,9 +24,9 @@ class PlainOperations:
         """The embedded tokens of the first rows, and the slots of the cache that are theirs."""
         positions = rows.positions[:size]
         blocks = rows.tables[:size].gather(1, (positions // block_size)[:, None]).squeeze(1)
-        return functional.embedding(rows.tokens[:size], self._weights.embedding), (
-            blocks * block_size + positions % block_size
-        )
+        blocks = torch.where(positions < rows.cached[:size], NULL_BLOCK, blocks)
+        slots = blocks * block_size + positions % block_size
+        return functional.embedding(rows.tokens[:size], self._weights.embedding), slots
 
     def advance(self, rows: DeviceRows, tokens: torch.Tensor, logprobs: torch.Tensor) -> None:
         """Take what was sampled as the input of the next step. Rows that have ended stay where they are."""

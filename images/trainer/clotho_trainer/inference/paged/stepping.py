@@ -8,14 +8,18 @@ import torch
 import triton
 import triton.language as tl
 
+from clotho_trainer.inference.core.block_manager import NULL_BLOCK
 from clotho_trainer.inference.paged.device_rows import DeviceRows
 from clotho_trainer.inference.paged.launching import OVERLAPPING, follow
+
+_NULL_BLOCK = tl.constexpr(NULL_BLOCK)
 
 
 @triton.jit
 def _enter(
     tokens,
     positions,
+    cached,
     tables,
     table_stride,
     embedding,
@@ -30,6 +34,7 @@ def _enter(
     row = tl.program_id(0).to(tl.int64)
     position = tl.load(positions + row)
     block = tl.load(tables + row * table_stride + position // BLOCK_SIZE).to(tl.int64)
+    block = tl.where(position < tl.load(cached + row), _NULL_BLOCK, block)
     tl.store(slots + row, block * BLOCK_SIZE + position % BLOCK_SIZE)
     column = tl.arange(0, BLOCK)
     values = tl.load(embedding + tl.load(tokens + row) * hidden + column, mask=column < hidden)
@@ -72,6 +77,7 @@ def enter(embedding, rows: DeviceRows, size: int, block_size: int):
     _enter[(size,)](
         rows.tokens,
         rows.positions,
+        rows.cached,
         rows.tables,
         rows.tables.stride(0),
         embedding,
