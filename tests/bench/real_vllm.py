@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     trainer_work.add_options(parser, prompts=4, group=16, new_tokens=256, micro=8)
     parser.set_defaults(shape="0.6b")
-    parser.add_argument("--steps", type=int, default=3, help="measured; two more warm up")
+    parser.add_argument("--steps", type=int, default=3, help="measured; more warm up")
     parser.add_argument("--sides", default="fast,colocate,server,replica,replica-full")
     parser.add_argument("--vllm-options", default="", help="more options of `vllm serve`")
     parser.add_argument("--limit", type=float, default=1200, help="seconds for a side, the start of vLLM included")

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 TOKEN = "a-token-for-the-bench"
+_WARM_UP = 5  # steps: batches pile up while the first one compiles, and the next take those
 _SHOWN = ("engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
 
 _PHASES = {
@@ -70,7 +71,7 @@ def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
         ),
         model=Model(name=options.shape, quantization="fp8" if options.side in ("fp8", "fp8-cache") else "none"),
         training=Training(
-            steps=options.steps + 2,  # the first compiles, the second begins with a half-made batch
+            steps=options.steps + _WARM_UP,
             batch_size=rows,
             max_tokens=options.prompt_tokens + options.new_tokens,
             learning_rate=1e-6,
@@ -227,7 +228,7 @@ def _phases(lines: list[str]) -> dict[str, float]:
 
 def _from_log(lines: list[dict[str, Any]]) -> dict[str, Any]:
     steps = [line for line in lines if "seconds_per_step" in line]
-    measured = steps[2:]
+    measured = steps[_WARM_UP:]
     total, training = (mean([step[key] for step in measured]) for key in ("seconds_per_step", "seconds_training"))
     tokens = mean([step["tokens_per_second"] * step["seconds_per_step"] for step in measured])
     peaks = [step["gpu/memory_peak_bytes"] / 2**30 for step in steps if "gpu/memory_peak_bytes" in step]
