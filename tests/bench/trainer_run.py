@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.request import urlopen
 
 TOKEN = "a-token-for-the-bench"
-_WARM_UP = 5  # steps: batches pile up while the first one compiles, and the next take those
+_WARM_UP = 3  # steps: the first compiles, and the next begin with half-made batches
 _SHOWN = ("engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
 
 _PHASES = {

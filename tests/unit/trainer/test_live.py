@@ -40,6 +40,28 @@ def test_training_has_priority_and_excludes_decoding() -> None:
     assert order == ["held", "training", "decoding 1"]
 
 
+def test_no_turn_of_decoding_begins_while_training_is_expected() -> None:
+    live = LiveWeights(Model(), tokenizer=None)
+    order: list[str] = []
+
+    def decode() -> None:
+        with live.decoding():
+            order.append("decoding")
+
+    with live.training_expected():
+        assert live.training_is_waiting
+        decoder = threading.Thread(target=decode)
+        decoder.start()
+        with live.training():
+            order.append("training")
+        assert live.training_is_waiting
+        decoder.join(timeout=0.05)
+        order.append("expected")
+    decoder.join(timeout=10)
+    assert order == ["training", "expected", "decoding"]
+    assert not live.training_is_waiting
+
+
 def test_a_failed_step_releases_the_weights() -> None:
     live = LiveWeights(Model(), tokenizer=None)
     try:

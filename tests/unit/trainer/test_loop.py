@@ -5,9 +5,9 @@ import errno
 import itertools
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,6 +52,9 @@ class Backend:
         return self.version == 0
 
     def rehearse(self) -> None: ...
+
+    def step_expected(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         self.states.append(self._board.progress.state)
@@ -147,9 +150,15 @@ class RehearsingBackend(Backend):
 
     def rehearse(self) -> None:
         waits = itertools.repeat(0.001, 10_000)
-        while self._board.progress.state != "compiling":
+        while "sampling stops" not in self.states:
             time.sleep(next(waits))
         self.states.append("rehearsed")
+
+    @contextmanager
+    def step_expected(self) -> Iterator[None]:
+        self.states.append("sampling stops")
+        yield
+        self.states.append("sampling may go on")
 
 
 async def test_the_first_batch_is_taken_during_the_rehearsal_and_trained_after_it(tmp_path: Path) -> None:
@@ -157,7 +166,7 @@ async def test_the_first_batch_is_taken_during_the_rehearsal_and_trained_after_i
     backend = RehearsingBackend(board)
     with ThreadPoolExecutor(1) as executor:
         await loop_of(board, backend, Source(), tmp_path, executor).run(asyncio.Event())
-    assert backend.states == ["rehearsed", *["training"] * 4]
+    assert backend.states == ["sampling stops", "rehearsed", "sampling may go on", *["training"] * 4]
 
 
 async def test_a_rehearsal_that_fails_ends_the_run(tmp_path: Path) -> None:

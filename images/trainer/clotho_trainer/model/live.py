@@ -94,6 +94,18 @@ class LiveWeights:
             yield
 
     @contextmanager
+    def training_expected(self) -> Iterator[None]:
+        """No turn of decoding begins, and the one that runs ends soon."""
+        with self._turn:
+            self._training_waits += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._training_waits -= 1
+                self._turn.notify_all()
+
+    @contextmanager
     def decoding(self) -> Iterator[None]:
         with self._turn:
             self._turn.wait_for(lambda: self._holder is None and not self._training_waits)

@@ -1,5 +1,6 @@
 """What the training loop needs of whatever does the optimising: this pod's GPU, or a remote service."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,6 +40,9 @@ class Backend(Protocol):
 
     def rehearse(self) -> None:
         """Compile what steps need, while the policy is sampled for the first of them."""
+
+    def step_expected(self) -> AbstractContextManager[None]:
+        """The policy is not sampled meanwhile."""
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         """One optimiser step; the figures it yields."""

@@ -142,8 +142,11 @@ class TrainingLoop:
         await delivery.trained(self._backend.version, figures)
 
     async def _rehearsed(self) -> None:
+        """With the batch there, compiling has the processor for itself: sampling more would take turns with it."""
         if not self._rehearsal.done():
             self._board.enter("compiling")
+            with self._backend.step_expected():
+                await self._rehearsal
         await self._rehearsal
 
     def _read(self, delivery: Delivery) -> Batch:

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -78,6 +79,9 @@ class TinkerBackend:
         return self._engine
 
     def rehearse(self) -> None: ...
+
+    def step_expected(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         types, loss = self._sdk.types, self._training.loss

@@ -6,6 +6,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,9 @@ class LocalBackend:
         self._trainer.take_figures()
         self._compiles = False
         log.info("the layers are compiled, after %.0f s", time.monotonic() - began)
+
+    def step_expected(self) -> AbstractContextManager[None]:
+        return self._live.training_expected()
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
         with self._live.training():  # the rows travel in this turn, too: decoding and collectives never overlap
