@@ -45,6 +45,19 @@ async def sample(engine: FastEngine, prompt: tuple[int, ...], **sampling: object
     return (await engine.generate(Request(prompt, Sampling(**sampling))))[0]  # type: ignore[arg-type]
 
 
+def prompts_read(engine: FastEngine) -> list[list[int]]:
+    """The lengths of the prompts of each pass from now on."""
+    passes: list[list[int]] = []
+    original = engine._decoder.prefill
+
+    def watched(prompts: Sequence[Sequence[int]], tables: Sequence[Sequence[int]]) -> torch.Tensor:
+        passes.append([len(prompt) for prompt in prompts])
+        return original(prompts, tables)
+
+    engine._decoder.prefill = watched  # type: ignore[method-assign]
+    return passes
+
+
 async def check_against_modules(live: LiveWeights, tolerance: float = 1e-5) -> None:
     """Ragged prompts with common prefixes, sampled and greedy, in one batch."""
     async with serving(live) as engine:
@@ -147,19 +160,12 @@ async def test_answers_to_a_prompt_that_was_read_before_are_those_to_a_new_one(c
     """Prompts of one token, of whole blocks and of more, asked one by one: only the first time each is read."""
     live = policy("qwen3")
     async with serving(live, cache_in_fp8=cache_in_fp8) as engine:
-        read: list[int] = []
-        original = engine._decoder.prefill
-
-        def watched(prompts: Sequence[Sequence[int]], tables: Sequence[Sequence[int]]) -> torch.Tensor:
-            read.extend(map(len, prompts))
-            return original(prompts, tables)
-
-        engine._decoder.prefill = watched  # type: ignore[method-assign]
+        read = prompts_read(engine)
         new, known, again = [
             [await sample(engine, prompt, max_tokens=20, temperature=t, ignore_end=True) for prompt in PROMPTS]
             for t in (0.0, 0.7, 0.0)
         ]
-    assert read == [len(prompt) for prompt in PROMPTS]
+    assert read == [[len(prompt)] for prompt in PROMPTS]
     for prompt, first, sampled, second in zip(PROMPTS, new, known, again, strict=True):
         assert second.tokens == first.tokens
         assert second.logprobs == pytest.approx(first.logprobs, abs=1e-5)
@@ -183,21 +189,13 @@ async def test_known_prompts_join_a_long_answer_at_any_step() -> None:
     assert {completion.tokens for completion in known} == {greedy(live, PROMPTS[2], 2)}
 
 
-async def test_a_common_prompt_is_read_once_and_its_blocks_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_common_prompt_is_read_once_and_its_blocks_are_shared() -> None:
     live = policy("qwen3")
     async with serving(live) as engine:
-        read: list[int] = []
-        decoder = engine._decoder
-        original = decoder.prefill
-
-        def watched(prompts: object, tables: object) -> object:
-            read.append(len(prompts))  # type: ignore[arg-type]
-            return original(prompts, tables)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(decoder, "prefill", watched)
+        read = prompts_read(engine)
         prompt = PROMPTS[3]
         completions = await engine.generate(Request(prompt, Sampling(max_tokens=8, ignore_end=True), n=8))
-    assert read == [1]
+    assert read == [[len(prompt)]]
     for completion in completions:
         assert completion.logprobs == pytest.approx(reference_logprobs(live, prompt, completion, 1.0), abs=1e-5)
 

@@ -82,12 +82,8 @@ class LiveWeights:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        with self._turn:
-            self._training_waits += 1
-            try:
-                self._turn.wait_for(lambda: self._holder is None)
-            finally:
-                self._training_waits -= 1
+        with self.training_expected(), self._turn:
+            self._turn.wait_for(lambda: self._holder is None)
             self._holder = "training"
         with self._released():
             self._switch("training")

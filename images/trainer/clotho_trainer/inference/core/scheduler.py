@@ -5,6 +5,7 @@ Pure bookkeeping without torch: engines execute what it decides.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -90,7 +91,7 @@ class Scheduler:
     def gathers(self, steps: int) -> bool:
         """Whether those that wait should do so for as many steps more, and be joined by others: reading prompts stops
         all that run for more than a step, so they wait until they have lost as much themselves."""
-        return self._lost + steps * self._idle()[0] <= len(self.running) and self._waited < _LONGEST_WAIT
+        return self._can_gather(steps, self._idle()[0])
 
     def admit_known(self) -> Known:
         """In the order of arrival. They overtake those that wait for others, but take no row from them."""
@@ -102,16 +103,13 @@ class Scheduler:
             if sequence.is_cancelled or not self._is_known(sequence):
                 passed.append(sequence)
                 continue
-            length = len(sequence.past)
-            full, blocks = length // self._blocks.block_size, self._prompts.take(sequence.past)
+            length, blocks = len(sequence.past), self._prompts.take(sequence.past)
             held += blocks
-            own = self._blocks.needed(length) - full
-            if not self._prompts.make_room(own + self._kept_free(len(admitted))):
+            if not self._share_past(sequence, length, blocks, self._kept_free(len(admitted))):
                 self.waiting.appendleft(sequence)
                 break
-            self._blocks.share(blocks[:full])
-            sequence.blocks = [*blocks[:full], *self._blocks.allocate(own)]
-            copies += [(blocks[-1], sequence.blocks[-1])] * own
+            if sequence.blocks[-1] != blocks[-1]:
+                copies.append((blocks[-1], sequence.blocks[-1]))
             sequence.state, sequence.cached = State.RUNNING, length
             admitted.append(sequence)
         self._blocks.free(held)
@@ -207,8 +205,12 @@ class Scheduler:
 
     def _is_due(self, steps: int) -> bool:
         """Whether those that wait have lost more than their admission costs those that run."""
-        by_known = self._lost_by_known + steps * self._idle()[1]
-        return not self.gathers(steps) or by_known > _TURN * len(self.running)
+        unread, known = self._idle()
+        by_known = self._lost_by_known + steps * known
+        return not self._can_gather(steps, unread) or by_known > _TURN * len(self.running)
+
+    def _can_gather(self, steps: int, unread: int) -> bool:
+        return self._lost + steps * unread <= len(self.running) and self._waited < _LONGEST_WAIT
 
     def _missing(self, sequence: Sequence, steps: int) -> int:
         """Blocks for its next `steps` tokens that it does not have yet."""
@@ -225,19 +227,21 @@ class Scheduler:
         return int((len(self.running) + admitted) * self._watermark)
 
     def _allocate_past(self, sequence: Sequence, length: int, shared: Prefill | None) -> bool:
-        """Full blocks of a common past are shared; the last, partly filled one is each sequence's own."""
-        needed = self._blocks.needed(length)
-        if shared is None:
-            if not self._has_blocks_for(length):
-                return False
-            sequence.blocks = self._blocks.allocate(needed)
-            return True
-        full = length // self._blocks.block_size
-        if not self._prompts.make_room(needed - full):
+        if shared is not None:
+            return self._share_past(sequence, length, shared.sequences[0].blocks)
+        if not self._has_blocks_for(length):
             return False
-        common = shared.sequences[0].blocks[:full]
-        self._blocks.share(common)
-        sequence.blocks = [*common, *self._blocks.allocate(needed - full)]
+        sequence.blocks = self._blocks.allocate(self._blocks.needed(length))
+        return True
+
+    def _share_past(self, sequence: Sequence, length: int, blocks: Many[int], kept_free: int = 0) -> bool:
+        """Full blocks of a common past are shared; the last, partly filled one is each sequence's own."""
+        full = length // self._blocks.block_size
+        own = self._blocks.needed(length) - full
+        if not self._prompts.make_room(own + kept_free):
+            return False
+        self._blocks.share(blocks[:full])
+        sequence.blocks = [*blocks[:full], *self._blocks.allocate(own)]
         return True
 
     def _preempt_youngest(self) -> None:

@@ -28,10 +28,10 @@ from clotho_trainer.inference.paged.streaming import (
     RANKS_EACH,
     ROWS,
     Weighed,
-    announce,
     await_flag,
+    hand_over,
+    make_barriers,
     norm_factors,
-    order_accesses,
     tiles_of,
     turn,
 )
@@ -161,12 +161,7 @@ def _reduce(down, first, ready, ring, pieces, HIDDEN: gl.constexpr, RANKS: gl.co
         mbarrier.arrive(mine.index(stage), pred=step < STEPS - STAGES)
         mbarrier.arrive(both.index(stage), pred=step < STEPS - STAGES)
         stage, phase = turn(stage, phase, STAGES)
-    row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-    rank = first + gl.arange(0, RANKS_EACH, gl.SliceLayout(0, layout))
-    gl.store(down + row[:, None] * RANKS + rank[None, :], total.to(down.dtype.element_ty))
-    order_accesses(ready)
-    gl.barrier()
-    announce(ready)
+    hand_over(total, down, first, ready, RANKS)
 
 
 @gluon.jit
@@ -328,13 +323,7 @@ def _project_and_gate(
     if NARROW > 0:
         narrows = gl.allocate_shared_memory(kind, [STAGES, 4 * NARROW, DEPTH], narrow.layout)
         narrow_pieces = narrows.reinterpret(kind, [2 * STAGES, 2 * NARROW, DEPTH], narrow.layout)
-    full = mbarrier.allocate_mbarrier(batch=STAGES)
-    mine = mbarrier.allocate_mbarrier(batch=STAGES)  # this multiprocessor has used a stage
-    both = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)  # at the first of the pair: both have
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(mine.index(stage), count=1)
-        mbarrier.init(both.index(stage), count=1)
+    full, mine, both = make_barriers(STAGES)
     tiles = (x, down_tiles, below, wide, narrow)
     flag = (ready, readers)
     ring = (xs, full, mine, both)

@@ -296,14 +296,15 @@ class TritonOperations:
     def _gated_projection(self):
         """Both projections and the gating in one kernel, where the GPU and the shape of the layers are fit for it."""
         linear = self._weights.layers[0].gate_up
-        if linear.whole is None or not linear.whole.is_cuda or linear.bias is not None:
+        if not _is_one_matrix(linear):
             return None
         return gated_projection.prepare(linear.whole, linear.width // 2, self._weights.epsilon)
 
     @cached_property
     def _rotated_projection(self):
         """Three projections, norms, rotation and the writing to the cache in one kernel, likewise."""
-        return rotated_projection.prepare(self._weights)
+        is_one_matrix = _is_one_matrix(self._weights.layers[0].qkv)
+        return rotated_projection.prepare(self._weights) if is_one_matrix else None
 
     def enter(self, rows: DeviceRows, size, block_size):
         return stepping.enter(self._weights.embedding, rows, size, block_size)
@@ -437,6 +438,11 @@ class TritonOperations:
 
     def sample(self, logits, temperatures, seeds, positions):
         return sampling.sample(logits, temperatures, seeds, positions)
+
+
+def _is_one_matrix(linear: FusedLinear) -> bool:
+    """On the GPU, and nothing is added to its product."""
+    return linear.whole is not None and linear.whole.is_cuda and linear.bias is None
 
 
 def _empty_rows(like, width, rounds):

@@ -29,10 +29,10 @@ from clotho_trainer.inference.paged.streaming import (
     RANKS_EACH,
     ROWS,
     Weighed,
-    announce,
     await_flag,
+    hand_over,
+    make_barriers,
     norm_factors,
-    order_accesses,
     tiles_of,
     turn,
 )
@@ -120,12 +120,7 @@ def _multiply(ring, weights, STEPS: gl.constexpr, COLUMNS: gl.constexpr, STAGES:
 def _reduce(down, first, ready, ring, pieces, HIDDEN: gl.constexpr, RANKS: gl.constexpr, STAGES: gl.constexpr):
     """x A', of as many ranks as a program has."""
     total = _multiply(ring, pieces, HIDDEN // DEPTH, RANKS_EACH, STAGES)
-    row = gl.arange(0, total.shape[0], gl.SliceLayout(1, total.type.layout))
-    rank = first + gl.arange(0, RANKS_EACH, gl.SliceLayout(0, total.type.layout))
-    gl.store(down + row[:, None] * RANKS + rank[None, :], total.to(down.dtype.element_ty))
-    order_accesses(ready)
-    gl.barrier()
-    announce(ready)
+    hand_over(total, down, first, ready, RANKS)
 
 
 @gluon.jit
@@ -322,13 +317,7 @@ def _project_and_rotate(
     xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], DEPTH], x.layout)
     weights = gl.allocate_shared_memory(kind, [STAGES, DIM, DEPTH], source.layout)
     pieces = weights.reinterpret(kind, [STAGES * DIM // RANKS_EACH, RANKS_EACH, DEPTH], below.layout)
-    full = mbarrier.allocate_mbarrier(batch=STAGES)
-    mine = mbarrier.allocate_mbarrier(batch=STAGES)  # this multiprocessor has used a stage
-    both = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)  # at the first of the pair: both have
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(mine.index(stage), count=1)
-        mbarrier.init(both.index(stage), count=1)
+    full, mine, both = make_barriers(STAGES)
     ring = (xs, full, mine, both)
     tables = (cos, sin, positions, slots)
     places = (queries, keys, values)
@@ -442,8 +431,6 @@ class RotatedProjection:
 def prepare(weights: PolicyWeights) -> RotatedProjection | None:
     """None where the GPU or the shape of the layers is not fit for it: other kernels are better then."""
     linear = weights.layers[0].qkv
-    if linear.whole is None or not linear.whole.is_cuda or linear.bias is not None:
-        return None
     device = torch.cuda.get_device_properties(weights.device)
     ranks = len(linear.whole) - linear.width
     hidden = linear.whole.shape[1] - ranks

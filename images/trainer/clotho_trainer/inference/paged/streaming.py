@@ -15,6 +15,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
@@ -36,6 +37,19 @@ class Weighed(NamedTuple):
 
 
 @gluon.jit
+def make_barriers(STAGES: gl.constexpr):
+    """Of each stage: it is filled; this multiprocessor has used it; both have, at the first of the pair."""
+    full = mbarrier.allocate_mbarrier(batch=STAGES)
+    mine = mbarrier.allocate_mbarrier(batch=STAGES)
+    both = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(mine.index(stage), count=1)
+        mbarrier.init(both.index(stage), count=1)
+    return full, mine, both
+
+
+@gluon.jit
 def turn(stage, phase, STAGES: gl.constexpr):
     stage += 1
     if stage == STAGES:
@@ -52,7 +66,7 @@ def _read(flag):
 
 
 @gluon.jit
-def order_accesses(some):
+def _order_accesses(some):
     """Of this thread and of the unit that copies tiles."""
     gl.inline_asm_elementwise(
         "fence.proxy.async; mov.u32 $0, 0;", "=r,l", [some], dtype=gl.int32, is_pure=False, pack=1
@@ -60,7 +74,18 @@ def order_accesses(some):
 
 
 @gluon.jit
-def announce(ready):
+def hand_over(total, down, first, ready, RANKS: gl.constexpr):
+    """x A', of some ranks from the first on, to those that wait for it."""
+    row = gl.arange(0, total.shape[0], gl.SliceLayout(1, total.type.layout))
+    rank = first + gl.arange(0, total.shape[1], gl.SliceLayout(0, total.type.layout))
+    gl.store(down + row[:, None] * RANKS + rank[None, :], total.to(down.dtype.element_ty))
+    _order_accesses(ready)
+    gl.barrier()
+    _announce(ready)
+
+
+@gluon.jit
+def _announce(ready):
     """One thread of each multiprocessor, after all of them have written."""
     gl.inline_asm_elementwise(
         """{
@@ -86,7 +111,7 @@ def await_flag(ready, readers, EXPECTED: gl.constexpr):
     count = _read(ready)
     while count < EXPECTED:
         count = _read(ready)
-    order_accesses(ready)
+    _order_accesses(ready)
     gl.inline_asm_elementwise(
         """{
             .reg .pred first, last;
