@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from clotho_dev.cluster.kubectl import Kubectl
+from clotho_dev.cluster.kubectl import Kubectl, KubectlError
 from rig.run_reader import read_run
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,10 @@ class Helm:
     def operator_state(self) -> str:
         pods = self.kubectl.in_namespace(self.namespace)
         selector = "--selector=app.kubernetes.io/component=operator"
-        return pods.run("get", "pods", selector) + pods.run("logs", selector, "--tail=5", "--all-containers")
+        try:
+            return pods.run("get", "pods", selector) + pods.run("logs", selector, "--tail=5", "--all-containers")
+        except KubectlError as error:  # pods come and go
+            return str(error)
 
 
 class ExampleRun:
@@ -63,6 +66,9 @@ class ExampleRun:
 
     def change(self, **spec: bool) -> None:
         self._kubectl.run("patch", self._object, "--type=merge", f"--patch={json.dumps({'spec': spec})}")
+
+    def annotate(self, key: str, value: str) -> None:
+        self._kubectl.run("annotate", "--overwrite", self._object, f"{key}={value}")
 
     def delete(self) -> None:
         self._kubectl.run("delete", self._object, "--ignore-not-found")

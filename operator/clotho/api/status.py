@@ -24,6 +24,7 @@ ConditionType = Literal[
     "CheckpointsCopied",
 ]
 QUEUED: Final = "Queued"  # the reason of Ready and Reconciling
+REFUSED: Final = "Invalid"  # the reason of conditions that report a spec
 Truth = Literal["True", "False", "Unknown"]
 PodState = Literal["Waiting", "Starting", "Ready", "Stopping", "Succeeded", "Failed", "Missing", "Completed", "Stopped"]
 

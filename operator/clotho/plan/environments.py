@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from clotho.api.environment import AnyEnvironment, Described, Environment, EnvironmentStatus, UnreadableEnvironment
 from clotho.api.policy import combine, pod_violations
+from clotho.api.status import REFUSED
 from clotho.api.training_policy import AnyPolicy
 from clotho.authoring.config_fields import wrong_values
 from clotho.plan.conditions import Wanted, conditions, ready, reconciling, stalled
@@ -72,7 +73,7 @@ def plan_environment(
     if environment.metadata.is_being_deleted:
         return Plan()
     if isinstance(environment, UnreadableEnvironment):
-        step = _Step(conditions=stalled("Invalid", not_valid(environment.problem)))
+        step = _Step(conditions=stalled(REFUSED, not_valid(environment.problem)))
         return _with_status(environment, step, None, now)
     source = Described(
         image=environment.spec.image or settings.render.images.environment,
@@ -97,9 +98,9 @@ def _next_step(
 ) -> _Step:
     pod, status = seen.pod, environment.status
     if problem := template_problem(environment.spec.template, "spec.template", settings.render):
-        return _Step(conditions=stalled("Invalid", not_valid(problem)))
+        return _Step(conditions=stalled(REFUSED, not_valid(problem)))
     if wrong := tuple(needs_problems("", needs_of(environment.spec), settings.render)):
-        return _Step(conditions=stalled("Invalid", not_valid("; ".join(wrong))))
+        return _Step(conditions=stalled(REFUSED, not_valid("; ".join(wrong))))
     if seen.files is None:
         missing = Reference("ConfigMap", environment.spec.config_map_name, "spec.configMapName")
         return _Step(conditions=reconciling("WaitingForFiles", absence((missing,))), wake_at=later(now, FILES_SECONDS))

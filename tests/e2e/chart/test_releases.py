@@ -87,10 +87,28 @@ def until_reported_by_0_1_0(run: ExampleRun) -> Json:
     return run.until("reported by 0.1.0", lambda body: body.get("status", {}).get("message", "").endswith(" is done."))
 
 
+def until_refused_by_0_1_0(run: ExampleRun) -> None:
+    """A watch that is open yields objects of the old CRD for some seconds more, and a run that rests without changes
+    yields none."""
+
+    def is_refused(body: Json) -> bool:
+        run.annotate("example.com/written-at", str(time.monotonic_ns()))
+        return "unknown field" in body["status"]["message"]
+
+    run.until("refused by 0.1.0", is_refused)
+
+
 @pytest.fixture(scope="module")
-def upgraded(helm: Helm, fleet: Fleet, values: tuple[str, ...]) -> Before:
-    """As docs/upgrading.md has it: the release's own values are kept, and today's operator comes with today's chart."""
+def upgraded(kubectl: Kubectl, helm: Helm, fleet: Fleet, values: tuple[str, ...]) -> Before:
+    """As docs/upgrading.md has it: the release's own values are kept, and today's operator comes with today's chart.
+
+    The CRDs come first, and long enough before the operator that 0.1.0 refuses specs with fields unknown to it.
+    """
     before = Before.of(fleet.training)
+    as_helm = ("--server-side", "--force-conflicts", "--field-manager=helm")
+    kubectl.run("apply", *as_helm, f"--filename={REPOSITORY / 'crds'}")
+    until_refused_by_0_1_0(fleet.training)
+    until_refused_by_0_1_0(fleet.completed)
     today = next(value for value in values if value.startswith("images.operator="))
     helm.upgrade(CHART, today, "web.enabled=true", "replicas=2", flags=["--reset-then-reuse-values"])
     return before
@@ -137,7 +155,7 @@ def check_that_it_stays_completed(run: ExampleRun) -> None:
     status = run.body()["status"]
     assert (status["phase"], status["progress"]["step"], status["results"]["step"]) == ("Completed", 3, 3)
     assert "completionTime" in status
-    assert run.kstatus() == "Current"
+    assert run.kstatus() == "Current", status
 
 
 class PageClient:

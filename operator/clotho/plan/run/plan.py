@@ -27,7 +27,7 @@ from clotho.plan.run.kueue import release_quota, report_pods_ready, wait_for_quo
 from clotho.plan.run.policy import rule
 from clotho.plan.run.queueing import admit
 from clotho.plan.run.references import wait_for_references
-from clotho.plan.run.refusal import plan_refusal, refuse
+from clotho.plan.run.refusal import plan_refusal, refuse, reinstated
 from clotho.plan.run.revision import revised
 from clotho.plan.run.situation import Decision, Situation, fail
 from clotho.plan.run.stall import StallCheck, find_stall
@@ -56,7 +56,7 @@ def plan(
         return plan_deletion(run, observed)
     if isinstance(run, UnreadableRun):
         return plan_refusal(run, now)
-    lookup = look_up(revised(resumed(run)), observed.environments, observed.catalogue)
+    lookup = look_up(reinstated(revised(resumed(run)), now), observed.environments, observed.catalogue)
     ruling = rule(run.spec, lookup.run, observed)
     limited = within_quota(ruling.run, observed.kueue)
     situation = Situation(

@@ -9,6 +9,7 @@ import msgspec
 from clotho.api.names import API_SERVER, INFERENCE, Component
 from clotho.api.phases import FINISHED_PHASES, RESTING_PHASES, Phase
 from clotho.api.status import (
+    REFUSED,
     AutoscalingStatus,
     Components,
     ComponentStatus,
@@ -182,7 +183,7 @@ def _conditions(situation: Situation, decision: Decision) -> tuple[Condition, ..
     """kstatus: Reconciling and Stalled are only there when True; Ready is absent where rest is what was asked for."""
     phase, reason, message = decision.phase, decision.reason, decision.message
     wanted: list[Wanted] = [
-        ("Accepted", "False", "Invalid", message) if decision.is_refused else ("Accepted", "True", "Valid", "")
+        ("Accepted", "False", REFUSED, message) if decision.is_refused else ("Accepted", "True", "Valid", "")
     ]
     wanted += _component_conditions(situation, decision)
     wanted += _copy_conditions(situation)

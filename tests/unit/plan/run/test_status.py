@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from clotho.api.training_run import UnreadableRun, parse
-from clotho.plan.model import ObjectKey, Observed, Probe, QueueStatus, Refusal
+from clotho.plan.model import ObjectKey, Probe, QueueStatus, Refusal
 from clotho.plan.run.plan import plan
 from clotho_contract.progress import CopyInfo, EvaluationSummary
 from unit.plan.kstatus import kstatus
@@ -364,37 +363,6 @@ def test_pods_of_a_run_whose_spec_became_wrong_are_left_alone() -> None:
     assert len(world.pods) == 4
     assert world.phase == "Running"
     assert kstatus(world.run) == "Failed"
-
-
-def test_a_spec_that_does_not_decode_is_reported_once_with_its_field() -> None:
-    body = {
-        "metadata": {"name": "demo", "uid": "u", "generation": 3},
-        "spec": minimal_spec(training={"steps": "many"}),
-        "status": {"phase": "Running"},
-    }
-    run = parse(body)
-    assert isinstance(run, UnreadableRun)
-    planned = plan(run, Observed(), START, World().settings)
-    assert planned.actions == ()
-    assert planned.status
-    assert planned.status.phase == "Running"
-    assert planned.status.message == "The spec is not valid: spec.training.steps: expected `int`, got `str`."
-    assert planned.status.observed_generation == 3
-    again = msgspec.structs.replace(run, status=planned.status)
-    assert plan(again, Observed(), START + timedelta(hours=1), World().settings).status is None
-
-
-@pytest.mark.parametrize(("observed_generation", "is_reported"), [(3, False), (2, True)])
-def test_a_finished_run_is_refused_only_for_a_spec_that_changed_since(
-    observed_generation: int, *, is_reported: bool
-) -> None:
-    body = {
-        "metadata": {"name": "demo", "uid": "u", "generation": 3},
-        "spec": minimal_spec(training={"steps": "many"}),
-        "status": {"phase": "Completed", "observedGeneration": observed_generation},
-    }
-    planned = plan(parse(body), Observed(), START, World().settings)
-    assert (planned.status is not None) == is_reported
 
 
 def test_events_are_written_with_their_status_and_only_on_transitions() -> None:
