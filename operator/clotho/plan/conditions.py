@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from clotho.api.status import Condition, ConditionType, Truth
+from clotho.api.status import REFUSED, Condition, ConditionType, Truth
 
 Wanted = tuple[ConditionType, Truth, str, str]  # type, status, reason, message
 
@@ -29,6 +29,14 @@ def conditions(
         )
         for kind, truth, reason, message in wanted
     )
+
+
+def accepted() -> Wanted:
+    return "Accepted", "True", "Valid", ""
+
+
+def refused(message: str) -> Wanted:
+    return "Accepted", "False", REFUSED, message
 
 
 def ready(reason: str, message: str) -> list[Wanted]:

@@ -6,7 +6,7 @@ import msgspec
 
 from clotho.api.status import REFUSED, TrainingRunStatus
 from clotho.api.training_run import TrainingRun, UnreadableRun
-from clotho.plan.conditions import Wanted, conditions, ready, stalled
+from clotho.plan.conditions import Wanted, accepted, conditions, ready, refused, stalled
 from clotho.plan.model import Event, Plan
 from clotho.plan.run.situation import Decision, Situation
 from clotho.plan.wording import not_valid
@@ -26,16 +26,14 @@ def refuse(situation: Situation, problem: str) -> Decision:
 
 def plan_refusal(run: UnreadableRun, now: datetime) -> Plan[TrainingRunStatus]:
     """For a spec that does not even decode: there is nothing to decide, only something to say."""
-    generation, before = run.metadata.generation, run.status
+    moment, generation, before = now.replace(microsecond=0), run.metadata.generation, run.status
     if before.is_finished and before.observed_generation == generation:
         return Plan()  # an earlier release took this spec, and the run is over
     message = not_valid(run.problem)
-
-    wanted: list[Wanted] = [("Accepted", "False", REFUSED, message), *stalled(REFUSED, message)]
-    status = _with_verdict(before, wanted, message, generation, now)
+    status = _with_verdict(before, [refused(message), *stalled(REFUSED, message)], message, generation, moment)
     if status == before:
         return Plan()
-    written = msgspec.structs.replace(status, written_at=now.replace(microsecond=0))
+    written = msgspec.structs.replace(status, written_at=moment)
     return Plan(status=written, events=(Event(type="Warning", reason=REFUSED, message=message),))
 
 
@@ -45,22 +43,22 @@ def reinstated(run: TrainingRun, now: datetime) -> TrainingRun:
     0.1.0 refuses finished runs, too, when the CRDs are upgraded before it is.
     """
     status = run.status
-    accepted, end = status.condition("Accepted"), status.condition("Succeeded")
-    if not status.is_finished or end is None or accepted is None or accepted.reason != REFUSED:
+    acceptance, end = status.condition("Accepted"), status.condition("Succeeded")
+    if not status.is_finished or end is None or acceptance is None or acceptance.reason != REFUSED:
         return run
-    wanted: list[Wanted] = [("Accepted", "True", "Valid", "")]
+    wanted = [accepted()]
     if status.phase == "Completed":
         wanted += ready(end.reason, end.message)
     elif status.phase == "Failed":
         wanted += stalled(end.reason, end.message)
-    shown = _with_verdict(status, wanted, end.message, run.metadata.generation, now)
+    shown = _with_verdict(status, wanted, end.message, run.metadata.generation, now.replace(microsecond=0))
     return msgspec.structs.replace(run, status=shown)
 
 
 def _with_verdict(
-    before: TrainingRunStatus, wanted: list[Wanted], message: str, generation: int, now: datetime
+    before: TrainingRunStatus, wanted: list[Wanted], message: str, generation: int, moment: datetime
 ) -> TrainingRunStatus:
     """Conditions of components, copies and the end stay as they are."""
     kept = tuple(each for each in before.conditions if each.type not in ("Accepted", "Ready", "Reconciling", "Stalled"))
-    built = conditions(wanted, before.conditions, now.replace(microsecond=0), generation)
+    built = conditions(wanted, before.conditions, moment, generation)
     return msgspec.structs.replace(before, message=message, observed_generation=generation, conditions=(*built, *kept))

@@ -9,7 +9,6 @@ import msgspec
 from clotho.api.names import API_SERVER, INFERENCE, Component
 from clotho.api.phases import FINISHED_PHASES, RESTING_PHASES, Phase
 from clotho.api.status import (
-    REFUSED,
     AutoscalingStatus,
     Components,
     ComponentStatus,
@@ -22,7 +21,7 @@ from clotho.api.status import (
     TrainingRunStatus,
     Truth,
 )
-from clotho.plan.conditions import Wanted, conditions
+from clotho.plan.conditions import Wanted, accepted, conditions, refused
 from clotho.plan.model import Event
 from clotho.plan.run import progress as reported
 from clotho.plan.run.components import RunComponent, trainer_record
@@ -182,9 +181,7 @@ def _first_pod_time(situation: Situation) -> datetime | None:
 def _conditions(situation: Situation, decision: Decision) -> tuple[Condition, ...]:
     """kstatus: Reconciling and Stalled are only there when True; Ready is absent where rest is what was asked for."""
     phase, reason, message = decision.phase, decision.reason, decision.message
-    wanted: list[Wanted] = [
-        ("Accepted", "False", REFUSED, message) if decision.is_refused else ("Accepted", "True", "Valid", "")
-    ]
+    wanted = [refused(message) if decision.is_refused else accepted()]
     wanted += _component_conditions(situation, decision)
     wanted += _copy_conditions(situation)
     if phase not in ("Stopped", "Suspended"):

@@ -81,16 +81,7 @@ def refuse_as_0_1_0_does(world: World) -> None:
 
 
 def verdict(status: TrainingRunStatus) -> list[tuple[str, ...]]:
-    kinds: tuple[ConditionType, ...] = (
-        "Accepted",
-        "Ready",
-        "Reconciling",
-        "Stalled",
-        "Finished",
-        "Succeeded",
-        "Failed",
-    )
-    found = [each for each in map(status.condition, kinds) if each]
+    found = [each for each in map(status.condition, VERDICT) if each]
     return [(each.type, each.status, each.reason, each.message) for each in found]
 
 
