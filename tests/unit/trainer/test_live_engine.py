@@ -77,3 +77,14 @@ async def test_a_request_that_cannot_be_scored_does_not_stop_the_engine() -> Non
     (answer,) = await engine.generate(Request((1, ord("a")), Sampling(max_tokens=1)))
     assert (answer.text, engine.problem()) == ("a", None)
     await engine.stop()
+
+
+@pytest.mark.timeout(30)
+async def test_an_answer_whose_text_cannot_be_made_does_not_stop_the_engine() -> None:
+    engine = Instant()
+    await engine.start()
+    with pytest.raises(ValueError, match="chr"):
+        await engine.generate(Request((1, 2**30), Sampling(max_tokens=1)))  # no such character
+    (answer,) = await engine.generate(Request((1, ord("a")), Sampling(max_tokens=1)))
+    assert (answer.text, engine.problem()) == ("a", None)
+    await engine.stop()

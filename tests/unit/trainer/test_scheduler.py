@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from clotho_trainer.inference.core.block_manager import BlockManager
-from clotho_trainer.inference.core.engine import Completion, Request, Sampling
+from clotho_trainer.inference.core.engine import FinishReason, Request, Sampling
 from clotho_trainer.inference.core.scheduler import Prefill, Scheduler, prefill_batches
 from clotho_trainer.inference.core.sequences import Sequence as Running
 from clotho_trainer.inference.core.sequences import State
@@ -31,7 +31,7 @@ def scheduler(
 
 
 def sequence(loop: asyncio.AbstractEventLoop, prompt: str, limit: int = 20) -> Running:
-    future: asyncio.Future[Completion] = loop.create_future()
+    future: asyncio.Future[FinishReason] = loop.create_future()
     return Running(Request(tuple(map(ord, prompt)), Sampling()), future, limit)
 
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence as Many
 
-from clotho_trainer.inference.core.engine import Completion, EngineBusyError, Request, Scores
+from clotho_trainer.inference.core.engine import Completion, EngineBusyError, FinishReason, Request, Scores
 from clotho_trainer.inference.core.scheduler import Scheduler
 from clotho_trainer.inference.core.scoring import score
 from clotho_trainer.inference.core.sequences import Sequence, SequenceWriter, State, resolve, settle, stream
@@ -90,7 +90,8 @@ class LiveEngine:
             self._check_running()
             self._arrived.extend(sequences)
             self._work.notify_all()
-        return await asyncio.gather(*(sequence.future for sequence in sequences))
+        reasons = await asyncio.gather(*(sequence.future for sequence in sequences))
+        return [self._writer.completion(each, reason) for each, reason in zip(sequences, reasons, strict=True)]
 
     async def score(self, tokens: tuple[int, ...], top: int) -> Scores:
         self._room_after(tokens[:-1])
@@ -174,14 +175,14 @@ class LiveEngine:
     def _write(self, sequences: Many[Sequence], tokens: Many[Many[int]], logprobs: Many[Many[float]]) -> bool:
         """Append what was sampled, and finish and answer the sequences that are complete; whether there were any. What
         was sampled for a sequence after its end is dropped."""
-        finished: list[tuple[Sequence, Completion]] = []
+        finished: list[tuple[Sequence, FinishReason]] = []
         version, write = self._live.version, self._writer.write
         for sequence, drawn, values in zip(sequences, tokens, logprobs, strict=True):
             if sequence.state is not State.RUNNING:
                 continue
             reason = write(sequence, drawn, values, version)
             if reason is not None:
-                finished.append((sequence, self._writer.completion(sequence, reason)))
+                finished.append((sequence, reason))
         has_finished = self._scheduler.finish(sequence for sequence, _ in finished)
         stream(sequences)
         resolve(finished)

@@ -27,7 +27,7 @@ class Sequence:
     """One sample of a request. The scheduler alone changes `state` and `blocks`."""
 
     request: Request
-    future: "asyncio.Future[Completion]"
+    future: "asyncio.Future[FinishReason]"
     limit: int  # most tokens after the prompt
     ends: frozenset[int] = frozenset()  # tokens that finish it
     index: int = 0  # among the samples of its request
@@ -114,6 +114,7 @@ class SequenceWriter:
         return None
 
     def completion(self, sequence: Sequence, reason: FinishReason) -> Completion:
+        """Called by the event loop: making the text would hold the decoder up."""
         text = self._text(sequence.tokens)
         if sequence.stop_string is not None and sequence.stop_string in text:
             text = text.rpartition(sequence.stop_string)[0]
@@ -145,16 +146,16 @@ def stream(sequences: Iterable[Sequence]) -> None:
             sequence.future.get_loop().call_soon_threadsafe(on_delta, sequence.take_delta())
 
 
-def resolve(outcomes: Iterable[tuple[Sequence, Completion | Exception]]) -> None:
+def resolve(outcomes: Iterable[tuple[Sequence, FinishReason | Exception]]) -> None:
     """Answer the sequences' futures from the decoder's thread, with one wake-up of each event loop."""
-    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Sequence, Completion | Exception]]] = defaultdict(list)
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[Sequence, FinishReason | Exception]]] = defaultdict(list)
     for sequence, outcome in outcomes:
         by_loop[sequence.future.get_loop()].append((sequence, outcome))
     for loop, entries in by_loop.items():
         loop.call_soon_threadsafe(_set_all, entries)
 
 
-def _set_all(entries: list[tuple[Sequence, Completion | Exception]]) -> None:
+def _set_all(entries: list[tuple[Sequence, FinishReason | Exception]]) -> None:
     for sequence, outcome in entries:
         _set(sequence.future, outcome)
 
