@@ -219,7 +219,7 @@ class LocalBackend:
         with contact(computes=True):
             report = self._accumulate_within_memory(batch)
         report = self._team.merged(report)
-        trainable = [each for group in self._optimizer.param_groups for each in group["params"]]
+        trainable = optimizer_state.parameters(self._optimizer)
         self._team.sum_gradients(trainable)
         self._scaler.unscale_(self._optimizer)
         loss = math.nan if report.loss is None else report.loss

@@ -24,7 +24,7 @@ class Moment(Struct, frozen=True):
 def moments(optimizer: torch.optim.Optimizer) -> list[Moment]:
     return [
         Moment(index, name, str(value.dtype).removeprefix("torch."), list(value.shape), value.device.type)
-        for index, parameter in enumerate(_parameters(optimizer))
+        for index, parameter in enumerate(parameters(optimizer))
         for name, value in optimizer.state.get(parameter, {}).items()
     ]
 
@@ -33,7 +33,7 @@ def receive(
     team: Alone, moments: Sequence[Moment], before: torch.optim.Optimizer, after: torch.optim.Optimizer
 ) -> None:
     """`moments` are those of rank 0, which has them in `before`; then every rank has them in `after`."""
-    old, new = _parameters(before), _parameters(after)
+    old, new = parameters(before), parameters(after)
     state: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     for each in moments:
         if team.rank == 0:
@@ -45,5 +45,6 @@ def receive(
     after.load_state_dict({"state": dict(state), "param_groups": after.state_dict()["param_groups"]})
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    """What is trained."""
     return [each for group in optimizer.param_groups for each in group["params"]]
