@@ -36,7 +36,7 @@ from clotho.plan.run.status import compose, transition_events, write_time
 from clotho.plan.run.steering import raise_steps
 from clotho.plan.run.stop import stop_in_order, tidy_up
 from clotho.plan.run.strictness import check_templates
-from clotho.plan.run.suspend import resumed
+from clotho.plan.run.suspend import resumed, wait_for_last_pods
 from clotho.plan.run.ttl import delete_run, expiry_of
 from clotho.plan.settings import PlanSettings
 from clotho.plan.times import earliest
@@ -137,6 +137,7 @@ def _wait(situation: Situation) -> Decision | None:
         admit,
         remember_environments,
         wait_for_quota,
+        wait_for_last_pods,
     ):
         if waiting := step(situation):
             return waiting

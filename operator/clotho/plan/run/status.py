@@ -175,7 +175,8 @@ def _trainer(situation: Situation, component: RunComponent, phase: Phase) -> Tra
 
 
 def _first_pod_time(situation: Situation) -> datetime | None:
-    return earliest(pod.metadata.creation_timestamp for component in situation.components for pod in component.pods)
+    pods = [pod for component in situation.components for pod in component.pods]
+    return earliest(pod.metadata.creation_timestamp for pod in pods if not pod.is_gone)
 
 
 def _conditions(situation: Situation, decision: Decision) -> tuple[Condition, ...]:

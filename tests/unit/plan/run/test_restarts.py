@@ -129,6 +129,33 @@ def test_new_replicas_and_a_resumed_run_are_no_restarts() -> None:
     assert (world.phase, world.now_status.restarts) == ("Running", 0)
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("first_gone", ["api-server", "trainer", "environment", ""])
+def test_pods_that_are_still_going_when_a_run_is_resumed_are_no_restarts(replicas: int, first_gone: str) -> None:
+    world = running_world(trainer={"replicas": replicas})
+    world.change_spec(suspend=True)
+    for _ in range(5):
+        world.settle()
+        for name, pod in world.pods.items():
+            if "deletionTimestamp" in pod["metadata"]:
+                world.end_pod(name, 0, reason="Stopped", step=41)
+    assert world.phase == "Suspended"
+    world.advance(5000)
+    world.change_spec(suspend=False)
+    if first_gone:
+        world.settle()
+        world.terminate(first_gone)
+    world.settle()
+    assert (world.phase, world.now_status.start_time) == ("Pending", None)
+    assert "gone" in world.now_status.message
+    world.terminate()
+    world.settle()
+    world.start_all()
+    world.settle()
+    assert (world.phase, world.now_status.attempt, world.now_status.restarts) == ("Running", 2, 0)
+    assert "Restarting" not in world.events
+
+
 def test_replicas_that_fall_together_cost_one_restart() -> None:
     world = running_world()
     for index in range(2):
