@@ -60,8 +60,9 @@ def vanished(situation: Situation, component: RunComponent, missing: list[int]) 
     """Of the places without a pod, how many had one that somebody took away. The new pod's label remembers it."""
     if component.is_gang:
         return gang.vanished(situation, component)
-    if situation.stored.phase not in STARTED_PHASES or component.record.state == "Missing":
-        return 0  # there may have been none
+    stored = situation.stored
+    if stored.phase not in STARTED_PHASES or not stored.attempt or component.record.state == "Missing":
+        return 0  # there may have been none, or only those of an earlier spec
     return max(0, sum(index < component.record.replicas for index in missing) - component.replaced)
 
 

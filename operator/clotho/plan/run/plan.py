@@ -56,7 +56,7 @@ def plan(
         return plan_deletion(run, observed)
     if isinstance(run, UnreadableRun):
         return plan_refusal(run, now)
-    lookup = look_up(reinstated(revised(resumed(run)), now), observed.environments, observed.catalogue)
+    lookup = look_up(reinstated(revised(resumed(run, observed.pods)), now), observed.environments, observed.catalogue)
     ruling = rule(run.spec, lookup.run, observed)
     limited = within_quota(ruling.run, observed.kueue)
     situation = Situation(
@@ -114,22 +114,24 @@ def decide_ending(situation: Situation) -> Decision | None:
 
 
 def _decide_life(situation: Situation) -> Decision:
+    deadline = deadline_of(situation.run)
     if waiting := _wait(situation):
         due = {action.key for action in waiting.actions}
         outdated = tuple(action for action in remove_outdated(situation) if action.key not in due)
-        return msgspec.structs.replace(waiting, actions=(*waiting.actions, *outdated))
+        wake_at = earliest([waiting.wake_at, deadline])
+        return msgspec.structs.replace(waiting, actions=(*waiting.actions, *outdated), wake_at=wake_at)
     accounting = account_for_failures(situation)
     if accounting.give_up:
         return fail(
             situation, accounting.give_up.reason, sentence(accounting.give_up.explanation), accounting.components
         )
-    return _keep_running(situation, accounting, deadline_of(situation.run))
+    return _keep_running(situation, accounting, deadline)
 
 
 def _wait(situation: Situation) -> Decision | None:
     """What keeps the run from starting, if anything does."""
     if wrong := _problems(situation):
-        return msgspec.structs.replace(refuse(situation, "; ".join(wrong)), wake_at=deadline_of(situation.run))
+        return refuse(situation, "; ".join(wrong))
     for step in (
         wait_for_environments,
         check_templates,

@@ -1,12 +1,13 @@
 """Stop, suspend, completion, deadline and time to live: how runs end, and what they leave."""
 
 from datetime import timedelta
+from itertools import product
 
 import pytest
 
 from clotho.plan.model import Delete
 from clotho_contract.progress import CheckpointInfo, Progress
-from unit.plan.run.world import World, minimal_spec, running_world
+from unit.plan.run.world import START, World, minimal_spec, running_world
 
 
 def deleted(world: World) -> list[str]:
@@ -93,16 +94,28 @@ def test_a_resumed_run_keeps_its_progress_and_restarts_its_deadline() -> None:
     assert status.start_time >= world.now - timedelta(seconds=60)
 
 
-def test_cancelling_a_suspend_halfway_resumes_the_run() -> None:
-    world = running_world()
+@pytest.mark.parametrize(("replicas", "stages"), [*product([1], range(3)), *product([3], range(4))])
+def test_cancelling_a_suspend_halfway_completes_the_stop_and_resumes_the_run(replicas: int, stages: int) -> None:
+    world = running_world(trainer={"replicas": replicas}, deadlineSeconds=1000)
+    world.advance(985)
     world.change_spec(suspend=True)
     world.settle()
-    world.terminate()
+    for _ in range(stages):
+        world.terminate()
+        world.settle()
     world.change_spec(suspend=False)
     world.settle()
+    while world.phase == "Stopping":
+        assert "is resumed" in world.now_status.message
+        assert world.plan().wake_at == START + timedelta(seconds=1000)
+        world.terminate()
+        world.settle()
     world.start_all()
+    world.advance(200)
     world.settle()
-    assert world.phase == "Running"
+    status = world.now_status
+    assert (status.phase, status.attempt, status.restarts) == ("Running", 2, 0)
+    assert "Suspended" not in world.events
 
 
 def test_a_run_created_suspended_or_stopped_creates_nothing() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
-from clotho.api.names import GENERATION_ANNOTATION
+from clotho.api.names import GENERATION_ANNOTATION, RESTARTS_LABEL
 from clotho.api.phases import FINISHED_PHASES
 from clotho.api.training_policy import parse
-from clotho.plan.model import Delete
+from clotho.plan.model import RESTARTING, Delete
 from unit.plan.kstatus import kstatus
 from unit.plan.run.world import World, minimal_spec
 
@@ -39,12 +39,21 @@ time_and_training = st.one_of(
     st.tuples(st.just("finish"), st.none()),
 )
 crash = st.tuples(st.just("killed_after"), st.integers(0, 8))
+orderly = st.one_of(
+    st.tuples(st.sampled_from(["start", "ends", "is_removed"]), pod_choice),
+    st.tuples(st.sampled_from(["start_all", "terminate"]), st.none()),
+    st.tuples(st.just("suspend"), st.booleans()),
+    st.tuples(st.just("steps"), st.integers(101, 200)),
+    st.tuples(st.just("advance"), st.integers(1, 100)),
+    crash,
+)
 histories = st.lists(st.one_of(kubelet, kubelet, time_and_training, people, crash), max_size=40)
 
 
 def happen(world: World, what: str, argument: Any) -> None:  # noqa: PLR0912 - one branch an event
     names = sorted(world.pods)
     name = names[argument % len(names)] if names and isinstance(argument, int) else ""
+    is_terminating = bool(name) and "deletionTimestamp" in world.pods[name]["metadata"]
     match what:
         case "start" | "unready" if name:
             world.start_pod(name, ready=what == "start")
@@ -62,6 +71,10 @@ def happen(world: World, what: str, argument: Any) -> None:  # noqa: PLR0912 - o
             world.start_all()
         case "terminate":
             world.terminate()
+        case "ends" if is_terminating:
+            world.end_pod(name, 0, reason="Stopped")
+        case "is_removed" if is_terminating:
+            del world.pods[name]
         case "advance":
             world.advance(argument)
         case "step" | "finish" if "trainer" in world.components():
@@ -118,6 +131,23 @@ def test_invariants_hold_in_every_history(history: list[tuple[str, Any]], stall_
         assert len(status.history) <= 10
         kstatus(world.run)  # raises where conditions contradict each other
     assert_rest(world)
+    event(world.phase)
+
+
+@example([("start_all", None), ("suspend", True), ("suspend", False), ("terminate", None)], 1)
+@example([("start_all", None), ("suspend", True), *[("terminate", None)] * 2, ("suspend", False), ("ends", 0)], 3)
+@given(st.lists(orderly, max_size=50), st.sampled_from([1, 3]))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_pods_that_the_operator_removes_are_no_restarts(history: list[tuple[str, Any]], replicas: int) -> None:
+    world = World(minimal_spec(trainer={"replicas": replicas}))
+    for what, argument in history:
+        happen(world, what, argument)
+        world.reconcile()
+        counts = {pod["metadata"]["labels"][RESTARTS_LABEL] for pod in world.pods.values()}
+        assert (world.now_status.restarts, counts - {"0"}) == (0, set())
+        assert RESTARTING not in world.events
+    assert_rest(world)
+    assert world.now_status.restarts == 0
     event(world.phase)
 
 
