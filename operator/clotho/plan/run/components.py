@@ -202,6 +202,8 @@ def _component(
     *,
     is_optional: bool = False,
 ) -> RunComponent:
+    if kind in (INFERENCE, ENVIRONMENT) and record is not None:
+        replicas = min([replicas, *_places_being_removed(pods, record)])
     seen = {pod.uid for pod in pods}
     record = record or (TrainerStatus if kind == TRAINER else ComponentStatus)(name=name, state="Missing")
     waiting = tuple(retry for retry in record.retries if retry.uid in seen)
@@ -220,6 +222,11 @@ def _component(
         record=record,
         is_optional=is_optional,
     )
+
+
+def _places_being_removed(pods: list[Pod], record: ComponentStatus) -> Iterator[int]:
+    """Of replicas that were scaled away. They are asked for again once their pods are gone, whose end is no loss."""
+    return (pod.index for pod in pods if pod.is_terminating and pod.index >= record.replicas)
 
 
 def template_of(run: TrainingRun, component: RunComponent) -> tuple[str, dict[str, Any]]:

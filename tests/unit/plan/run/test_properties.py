@@ -43,6 +43,7 @@ orderly = st.one_of(
     st.tuples(st.sampled_from(["start", "ends", "is_removed"]), pod_choice),
     st.tuples(st.sampled_from(["start_all", "terminate"]), st.none()),
     st.tuples(st.just("suspend"), st.booleans()),
+    st.tuples(st.just("replicas"), st.integers(0, 3)),
     st.tuples(st.just("steps"), st.integers(101, 200)),
     st.tuples(st.just("advance"), st.integers(1, 100)),
     crash,
@@ -136,6 +137,7 @@ def test_invariants_hold_in_every_history(history: list[tuple[str, Any]], stall_
 
 @example([("start_all", None), ("suspend", True), ("suspend", False), ("terminate", None)], 1)
 @example([("start_all", None), ("suspend", True), *[("terminate", None)] * 2, ("suspend", False), ("ends", 0)], 3)
+@example([*[("start_all", None)] * 2, ("replicas", 1), ("replicas", 2), ("terminate", None)], 1)
 @given(st.lists(orderly, max_size=50), st.sampled_from([1, 3]))
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_pods_that_the_operator_removes_are_no_restarts(history: list[tuple[str, Any]], replicas: int) -> None:
