@@ -2,14 +2,15 @@
 
 Ours is measured from end to end: API server, trainer with its inference server, and an environment, each a process of
 its own, speaking HTTP; `fp8` is the same with the base in 8 bits, `fp8-cache` with the key-value cache in 8 bits, too.
-`serving` then asks the inference server alone, for answers of equal and of ragged lengths, and compares with the same
-requests made inside its process. `trl-vllm` is TRL with vLLM on the same GPU, at its fastest settings; `vllm` is vLLM
-alone with merged weights and with an adapter; `stock` is TRL with the generation of Transformers. vLLM may need another
-torch than ours: --peers-python names the interpreter of these three. The last line is JSON; in `ratios` more than 1
-means that ours is faster.
+`serving` then asks the inference server alone, for answers of equal and of ragged lengths or what --loads names, and
+compares with the same requests made inside its process. `trl-vllm` is TRL with vLLM on the same GPU, at its fastest
+settings; `vllm` is vLLM alone with merged weights and with an adapter, on the loads of `serving`; `stock` is TRL with
+the generation of Transformers. vLLM may need another torch than ours: --peers-python names the interpreter of these
+three. The last line is JSON; in `ratios` more than 1 means that ours is faster.
 
     python tests/bench/trainer.py --shape tiny --sides ours,serving,stock      a dry run on any machine
     python tests/bench/trainer.py                                              on a GPU, with vLLM installed
+    python tests/bench/trainer.py --sides serving,vllm --loads 32-rows,256-rows,long-prompts
 """
 
 import argparse
@@ -79,8 +80,21 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peers-python", default=sys.executable, help="interpreter of trl-vllm, vllm and stock")
     parser.add_argument("--url", help=argparse.SUPPRESS)
     parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
-    parser.add_argument("--load", choices=["equal", "ragged"], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--loads",
+        type=_loads,
+        default="equal,ragged",
+        help=f"what serving and vllm are asked for: {', '.join(trainer_work.LOADS)}",
+    )
+    parser.add_argument("--load", choices=trainer_work.LOADS, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _loads(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in trainer_work.LOADS]:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(trainer_work.LOADS)}")
+    return names
 
 
 def _work(options: argparse.Namespace) -> dict[str, Any]:
@@ -122,7 +136,8 @@ def _serving(options: argparse.Namespace) -> dict[str, Any]:
 
     tokenizer = make_tokenizer()
     model = trainer_work.make_model(options.shape, tokenizer)
-    backend = LocalBackend(trainer_run.config(options), model, tokenizer, Path(tempfile.mkdtemp()))
+    config = trainer_run.config(trainer_work.largest(options))
+    backend = LocalBackend(config, model, tokenizer, Path(tempfile.mkdtemp()))
     return asyncio.run(_serve(backend, options))
 
 
@@ -139,10 +154,10 @@ async def _serve(backend: Any, options: argparse.Namespace) -> dict[str, Any]:
     began = time.perf_counter()
     await backend.engine.start()
     started = round(time.perf_counter() - began, 2)
-    await _inside(backend, options, "equal")  # warms up
     inside: dict[str, float] = {}
     over_http: dict[str, float] = {}
-    for load in ("equal", "ragged"):
+    for load in options.loads:
+        await _inside(backend, options, load)  # warms up
         more = ["--load", load, "--url", f"http://127.0.0.1:{port}"]
         here, there = [], []
         for _ in range(2):  # in turns, so that both see the same machine

@@ -68,15 +68,15 @@ def _vllm(options: argparse.Namespace, folder: Path, has_adapter: bool) -> dict[
 
     trainer_work.write_config(options.shape, folder)
     began = time.perf_counter()
-    rows = options.prompts * options.group
+    largest = trainer_work.largest(options)
     more = {"enable_lora": True, "max_lora_rank": options.rank, "max_loras": 1} if has_adapter else {}
     engine = LLM(
         model=str(folder),
         load_format="dummy",
         dtype="bfloat16",
         skip_tokenizer_init=True,
-        max_num_seqs=rows,
-        max_model_len=options.prompt_tokens + options.new_tokens + 64,
+        max_num_seqs=largest.prompts,
+        max_model_len=largest.prompt_tokens + largest.new_tokens + 64,
         gpu_memory_utilization=0.5,
         logprobs_mode="processed_logprobs",
         **more,
@@ -96,8 +96,8 @@ def _vllm(options: argparse.Namespace, folder: Path, has_adapter: bool) -> dict[
         made = sum(len(answer.token_ids) for output in outputs for answer in output.outputs)
         return round(made / (time.perf_counter() - began), 1)
 
-    generate("equal")  # warms up
-    for load in ("equal", "ragged"):
+    for load in options.loads:
+        generate(load)  # warms up
         figures[f"{load}_tokens_per_second"] = max(generate(load) for _ in range(2))
     engine.llm_engine.engine_core.shutdown()
     return figures

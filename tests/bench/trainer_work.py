@@ -44,6 +44,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 
+# What an inference server is asked for at once, where it differs from the work.
+LOADS: dict[str, dict[str, int]] = {
+    "equal": {},
+    "ragged": {},
+    "32-rows": {"prompts": 2, "group": 16},
+    "256-rows": {"prompts": 16, "group": 16},
+    "long-prompts": {"prompts": 8, "group": 8, "prompt_tokens": 3500, "new_tokens": 256},
+}
+
 
 def add_options(parser: argparse.ArgumentParser, *, prompts: int, group: int, new_tokens: int, micro: int) -> None:
     """What the work is, and where; each benchmark has a size of its own."""
@@ -115,11 +124,25 @@ def ragged_lengths(count: int, longest: int, seed: int = 2) -> list[int]:
     return [min(max(int(chooser.expovariate(1 / (0.35 * longest))), 1), longest) for _ in range(count)]
 
 
+def largest(options: argparse.Namespace) -> argparse.Namespace:
+    """Work with as many rows, and as many tokens in each, as any of the loads."""
+    asked = [_of_load(options, load) for load in options.loads]
+    rows = max(each.prompts * each.group for each in asked)
+    tokens = max(each.prompt_tokens + each.new_tokens for each in asked)
+    sizes = {"prompts": rows, "group": 1, "prompt_tokens": tokens - options.new_tokens}
+    return argparse.Namespace(**(vars(options) | sizes))
+
+
+def _of_load(options: argparse.Namespace, load: str) -> argparse.Namespace:
+    return argparse.Namespace(**(vars(options) | LOADS[load]))
+
+
 def requests(options: argparse.Namespace, load: str) -> list[tuple[list[int], int, int]]:
     """Prompt, answers, tokens of each. Ragged answers are asked for one by one, five batches of them."""
+    options = _of_load(options, load)
     rows = options.prompts * options.group
     prompts = token_prompts(options, options.prompts)
-    if load == "equal":
+    if load != "ragged":
         return [(prompt, options.group, options.new_tokens) for prompt in prompts]
     lengths = ragged_lengths(5 * rows, options.new_tokens)
     return [(prompts[index // options.group % options.prompts], 1, length) for index, length in enumerate(lengths)]
