@@ -72,6 +72,7 @@ class Progress(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     copies: CopyInfo | None = None
     history: tuple[HistorySample, ...] = ()
     wandb_url: str | None = None
+    engine: str = ""  # that serves the policy
     evaluations: Annotated[tuple[EvaluationSummary, ...], Meta(max_length=MOST_SUMMARIES)] = ()
 
 
@@ -94,6 +95,7 @@ def bounded(progress: Progress) -> Progress:
         best_checkpoint=best if best and len(best.path) <= LONGEST_TEXT else None,
         copies=copies if copies and len(copies.location) + len(copies.problem) <= LONGEST_TEXT else None,
         wandb_url=url if url and len(url) <= LONGEST_TEXT else None,
+        engine=progress.engine if len(progress.engine) <= LONGEST_NAME else "",
         waiting_share=_within(progress.waiting_share, most=1.0),
         occupancy=_within(progress.occupancy, most=1.0),
         evaluations=tuple(

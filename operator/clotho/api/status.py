@@ -61,6 +61,10 @@ class RunProgress(StatusPart, frozen=True):
     tokens_per_second: Annotated[float | None, Meta(description="Tokens trained a second.")] = None
     eta_seconds: Annotated[int | None, Meta(description="Seconds until the last step at the present speed.")] = None
     last_step_time: Annotated[datetime | None, Meta(description="When the last step was made.")] = None
+    engine: Annotated[
+        str,
+        Meta(description="What serves the policy: fast, transformers, vllm, replicas (of a sharded model) or tinker."),
+    ] = ""
 
 
 class LastExit(StatusPart, frozen=True):

@@ -56,6 +56,7 @@ def test_example_learns_and_leaves_its_weights(runs: Runs, python_image: str, tm
     assert status["phase"] == "Completed", status["message"]
     assert status["results"]["rewardMean"] > 0.8, status["history"]
     assert status["results"]["step"] == STEPS
+    assert status["progress"]["engine"] == "transformers", "on a CPU"
     assert status["history"][0]["rewardMean"] < 0.2
     assert len(status["history"]) <= 10
     assert condition(done, "Succeeded") == "True"

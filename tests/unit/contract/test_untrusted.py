@@ -46,8 +46,8 @@ def test_figures_that_no_trainer_can_mean_are_left_out() -> None:
 def test_texts_that_would_fill_a_status_are_left_out() -> None:
     long = "x" * 5000
     wild = {"state": "training", "step": 3, "totalSteps": 9, "wandbUrl": long, "checkpoint": {"step": 1, "path": long}}
-    found = progress.decode(msgspec.json.encode(wild))
-    assert (found.wandb_url, found.checkpoint) == (None, None)
+    found = progress.decode(msgspec.json.encode(wild | {"engine": long}))
+    assert (found.wandb_url, found.checkpoint, found.engine) == (None, None, "")
     with pytest.raises(msgspec.ValidationError):
         exports.decode(msgspec.json.encode({"state": "writing", "artifact": long}))
 

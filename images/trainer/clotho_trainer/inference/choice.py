@@ -37,6 +37,7 @@ def choose_engine(
         return VllmEngine(config, live, work / "vllm", min(context, config.training.max_tokens))
     if _uses_fast_engine(config, live):
         return _fast_engine(config, live, end_tokens, context)
+    log.info("the transformers engine serves %s", config.model.name)
     return TransformersEngine(
         live,
         end_tokens,
@@ -66,11 +67,7 @@ def _uses_fast_engine(config: RunConfig, live: LiveWeights) -> bool:
             "InvalidConfig",
             f"inference.kvCacheDtype fp8 needs the fast engine, which cannot serve {config.model.name}: {problem}",
         )
-    log.info(
-        "the transformers engine serves %s; the fast one cannot: %s",
-        config.model.name,
-        problem,
-    )
+    log.info("the fast engine cannot serve %s: %s", config.model.name, problem)
     return False
 
 

@@ -2,6 +2,8 @@
 
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -85,7 +87,7 @@ def require_quantization(kind: str) -> None:
         )
 
 
-def adapter_config(lora: Lora) -> Any | None:
+def adapter_config(lora: Lora, model: Any) -> Any | None:
     """None when all weights are trained."""
     if lora.rank == 0:
         return None
@@ -93,12 +95,32 @@ def adapter_config(lora: Lora) -> Any | None:
 
     modules = lora.target_modules
     return LoraConfig(
+        exclude_modules=_linear_outside_decoder(model) or None,
         r=lora.rank,
         lora_alpha=lora.alpha,  # type: ignore[arg-type, unused-ignore]
         lora_dropout=lora.dropout,
         target_modules=modules if modules == "all-linear" else [name.strip() for name in modules.split(",")],
         task_type="CAUSAL_LM",
     )
+
+
+def _linear_outside_decoder(model: Any) -> list[str]:
+    """What reads images or sound: only text is trained. The head is no target anyway."""
+    inside, head = set(model.get_decoder().modules()), model.get_output_embeddings()
+    linear = ((name, each) for name, each in model.named_modules() if isinstance(each, torch.nn.Linear))
+    return [name for name, each in linear if each not in inside and each is not head]
+
+
+@contextmanager
+def adapting(lora: Lora) -> Iterator[None]:
+    """What PEFT refuses is a mistake in the config: another attempt would end in the same way."""
+    try:
+        yield
+    except ValueError as error:
+        if lora.rank == 0:
+            raise
+        reason = str(error).splitlines()[0]
+        raise TrainerError("InvalidConfig", f"training.lora.targetModules {lora.target_modules}: {reason}") from error
 
 
 def sharpen_adapters(model: Any) -> None:

@@ -46,7 +46,7 @@ def _saved_buffers(policy: Any) -> Iterator[str]:
 
 
 def _with_adapters(base: Any, lora: Lora) -> Any:
-    adapter = adapter_config(lora)
+    adapter = adapter_config(lora, base)
     if adapter is None:
         return base
     from peft import get_peft_model

@@ -82,7 +82,7 @@ class Training:
         await self.backend.engine.start()
         self._board.recorder.samples.decode = self.backend.decode
         self._board.engine_problem = self.backend.engine.problem
-        self._board.update(wandb_url=self._tracker.url)
+        self._board.update(wandb_url=self._tracker.url, engine=self.backend.engine.name)
 
     async def run(self, stop: asyncio.Event, *, shows_bar: bool = False) -> Termination:
         """The bar is there on a terminal anyway."""

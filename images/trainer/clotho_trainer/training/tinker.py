@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
@@ -156,6 +156,8 @@ class TinkerBackend:
 
 
 class TinkerEngine:
+    name: ClassVar = "tinker"
+
     def __init__(self, backend: TinkerBackend) -> None:
         self._backend = backend
         self._sampler: tuple[int, Any] | None = None

@@ -35,6 +35,7 @@ def run_progress(situation: Situation) -> RunProgress | None:
         tokens_per_second=_rounded(report.tokens_per_second),
         eta_seconds=_eta(report, total),
         last_step_time=_last_step_time(situation, before, report),
+        engine=report.engine or kept.engine,
     )
 
 
@@ -57,6 +58,7 @@ def _at(kept: RunProgress, step: int, total: int) -> RunProgress:
         loss=kept.loss,
         percent_correct=kept.percent_correct,
         last_step_time=kept.last_step_time,
+        engine=kept.engine,
     )
 
 

@@ -106,11 +106,13 @@ def test_progress_in_numbers() -> None:
         tokens_per_second=4310.0,
         seconds_per_step=2.0,
         wandb_url="https://w",
+        engine="fast",
     )
     world.advance(31)
     world.settle()
     status = world.now_status
     assert status.progress
+    assert status.progress.engine == "fast"
     assert (status.progress.percent, status.progress.eta_seconds) == (25, 150)
     assert (status.progress.reward_mean, status.progress.loss) == (0.6123, None)
     assert status.wandb_url == "https://w"
@@ -119,17 +121,21 @@ def test_progress_in_numbers() -> None:
 
 def test_a_restarted_trainer_does_not_wipe_out_what_is_known() -> None:
     world = running_world()
-    world.make_progress(40, reward_mean=0.7)
+    world.make_progress(40, reward_mean=0.7, engine="fast")
     world.advance(31)
     world.settle()
     del world.pods[world.named("trainer")]
     world.settle()
+    progress = world.now_status.progress
+    assert progress
+    assert (progress.step, progress.reward_mean, progress.engine) == (40, 0.7, "fast")
     world.start_all()
     world.make_progress(25, "loading")
     world.advance(31)
     world.settle()
-    assert world.now_status.progress
-    assert (world.now_status.progress.step, world.now_status.progress.reward_mean) == (40, 0.7)
+    progress = world.now_status.progress
+    assert progress
+    assert (progress.step, progress.reward_mean, progress.engine) == (40, 0.7, "fast")
 
 
 def pending(**status: Any) -> World:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 FinishReason = Literal["stop", "length"]
 TopLogprobs = tuple[tuple[int, float], ...]  # (token id, log-probability), likeliest first
@@ -83,6 +83,8 @@ class EngineBusyError(Exception):
 
 
 class Engine(Protocol):
+    name: ClassVar[str]  # as the log and the run's status have it
+
     async def start(self) -> None: ...
 
     async def generate(self, request: Request) -> list[Completion]:

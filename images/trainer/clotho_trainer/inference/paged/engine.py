@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from typing import ClassVar
 
 import torch
 
@@ -26,6 +27,8 @@ _KEPT_PROMPTS = 2  # for each row
 
 
 class FastEngine(LiveEngine):
+    name: ClassVar = "fast"
+
     def __init__(
         self,
         live: LiveWeights,

@@ -1,6 +1,7 @@
 """Decodes with the model's own modules: no second copy, no synchronisation, requests batched as they come."""
 
 import logging
+from typing import ClassVar
 
 import torch
 
@@ -20,6 +21,8 @@ _PREFILL_TOKENS = 32_768  # read in one pass when many prompts wait
 
 class TransformersEngine(LiveEngine):
     """The rows of the batch are the scheduler's running sequences, in this order."""
+
+    name: ClassVar = "transformers"
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from clotho_contract.config import RunConfig
 from clotho_contract.lines import lines_of
@@ -59,6 +59,8 @@ def _most_adapters(config: RunConfig) -> int:
 
 
 class VllmEngine:
+    name: ClassVar = "vllm"
+
     def __init__(
         self, config: RunConfig, live: LiveWeights, folder: Path, context: int, command: list[str] | None = None
     ) -> None:

@@ -72,13 +72,14 @@ class LocalBackend:
         self._is_sharded = config.sharding != "none"
         if self._is_sharded and model.dtype == torch.float16:
             raise TrainerError("InvalidConfig", "trainer.sharding fsdp cannot train in float16: use bfloat16")
-        adapter = load.adapter_config(training.lora)
+        adapter = load.adapter_config(training.lora, model)
         if adapter is None and model.dtype != torch.float32:
             log.warning("full weights in %s lose small updates; model.dtype float32 keeps them", model.dtype)
         self._end_tokens = load.end_tokens(model, tokenizer)
-        self._trainer = grpo.make_trainer(
-            model, tokenizer, adapter, training, config.inference.temperature, is_sharded=self._is_sharded
-        )
+        with load.adapting(training.lora):
+            self._trainer = grpo.make_trainer(
+                model, tokenizer, adapter, training, config.inference.temperature, is_sharded=self._is_sharded
+            )
         if adapter is not None:
             load.sharpen_adapters(self._trainer.model)
         compute_quantized(self._trainer.model, config.model.quantization)

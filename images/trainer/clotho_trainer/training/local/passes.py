@@ -66,7 +66,6 @@ def compile_layers(model: Any) -> None:
     for every length."""
     dynamo: Any = torch._dynamo.config
     dynamo.recompile_limit = 64  # passes with and without adapters, with and without gradients
-    inner = base_model(model)
-    for layer in inner.model.layers:
+    for layer in base_model(model).get_decoder().layers:
         layer.compile()
     log.info("the first steps compile the layers and take up to a minute longer, but not after a restart")
