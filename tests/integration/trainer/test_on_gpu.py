@@ -35,8 +35,9 @@ from clotho_trainer.training.batch import prepare
 from clotho_trainer.training.local import gating, joint, packing, passes
 from clotho_trainer.training.local.backend import load_backend
 from clotho_trainer.training.local.logprob_head import completion_logprobs
-from integration.trainer import fast_policies
+from integration.trainer import families, fast_policies
 from integration.trainer.fast_policies import CONTEXT
+from integration.trainer.tiny import config, groups
 from rig import locked_versions
 
 CUDA = torch.device("cuda")
@@ -415,3 +416,21 @@ def test_the_engine_samples_from_what_the_modules_compute(
 
     apart = asyncio.run(answers())
     assert sum(apart) / len(apart) < most
+
+
+@pytest.mark.parametrize("architecture", ["gemma3_text", "qwen3_moe", "qwen3_next"])
+async def test_other_families_are_served_and_trained_by_their_own_modules(architecture: str, tmp_path: Path) -> None:
+    model = families.saved(architecture, tmp_path / "model")
+    policy = load_backend(config(model, gradient_checkpointing=None), tmp_path)
+    assert policy.engine.name == "transformers"
+    policy.step(prepare(groups(0), policy.rules, policy.version), 5e-2)
+    await policy.engine.start()
+    answers = await families.sampled(policy)
+    await policy.engine.stop()
+    for prompt, completions in answers:
+        for completion in completions:
+            expected = families.plain_logprobs(policy, prompt, completion)
+            assert completion.logprobs == pytest.approx(expected, abs=1e-2)
+    figures = policy.step(prepare(families.scored(answers), policy.rules, policy.version), 1e-2)
+    assert figures["sampling/logprob_difference"] < 1e-3
+    assert figures["gradient_norm"] > 0
