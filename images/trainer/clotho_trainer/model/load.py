@@ -107,20 +107,28 @@ def adapter_config(lora: Lora, model: Any) -> Any | None:
 def _linear_outside_decoder(model: Any) -> list[str]:
     """What reads images or sound: only text is trained. The head is no target anyway."""
     inside, head = set(model.get_decoder().modules()), model.get_output_embeddings()
-    linear = ((name, each) for name, each in model.named_modules() if isinstance(each, torch.nn.Linear))
-    return [name for name, each in linear if each not in inside and each is not head]
+    return [name for name, each in _linear_layers(model) if each not in inside and each is not head]
+
+
+def _linear_layers(model: Any) -> Iterator[tuple[str, torch.nn.Linear]]:
+    return ((name, each) for name, each in model.named_modules() if isinstance(each, torch.nn.Linear))
 
 
 @contextmanager
-def adapting(lora: Lora) -> Iterator[None]:
+def adapting(model: Any, lora: Lora) -> Iterator[None]:
     """What PEFT refuses is a mistake in the config: another attempt would end in the same way."""
+    names = sorted({name.rpartition(".")[2] for name, _ in _linear_layers(model.get_decoder())})
     try:
         yield
     except ValueError as error:
         if lora.rank == 0:
             raise
         reason = str(error).splitlines()[0]
-        raise TrainerError("InvalidConfig", f"training.lora.targetModules {lora.target_modules}: {reason}") from error
+        raise TrainerError(
+            "InvalidConfig",
+            f"training.lora.targetModules {lora.target_modules}: {reason} "
+            f"The linear layers of this model are {', '.join(names)}",
+        ) from error
 
 
 def sharpen_adapters(model: Any) -> None:
