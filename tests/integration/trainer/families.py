@@ -1,4 +1,4 @@
-"""Small models of families that the fast engine does not support, what they sample, and how likely that is."""
+"""Small models of families that the fast engine does not support, and what they sample."""
 
 import asyncio
 from pathlib import Path
@@ -80,15 +80,6 @@ def saved(architecture: str, folder: Path) -> Path:
     made.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def plain_logprobs(policy: LocalBackend, prompt: tuple[int, ...], completion: Completion) -> list[float]:
-    """Of one row, in one pass, without a cache."""
-    ids = torch.tensor([[*prompt, *completion.tokens]], device=policy.live.device)
-    with policy.live.training(), torch.no_grad():
-        logits = policy.live.model.eval()(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
-        policy.live.model.train()
-    return logits.log_softmax(-1).gather(-1, ids[0, len(prompt) :, None]).squeeze(-1).tolist()
 
 
 async def sampled(policy: LocalBackend) -> list[tuple[tuple[int, ...], list[Completion]]]:

@@ -69,7 +69,7 @@ def engine(
 def reference_logprobs(
     live: LiveWeights, prompt: tuple[int, ...], completion: Completion, temperature: float
 ) -> list[float]:
-    ids = torch.tensor([[*prompt, *completion.tokens]])
+    ids = torch.tensor([[*prompt, *completion.tokens]], device=live.device)
     with live.training(), torch.no_grad():
         logits = live.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / (temperature or 1.0)
     return logits.log_softmax(-1).gather(-1, ids[0, len(prompt) :, None]).squeeze(-1).tolist()

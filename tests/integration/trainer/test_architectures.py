@@ -13,7 +13,8 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.transformers.ragged import RaggedBatch
 from clotho_trainer.training.batch import prepare
 from clotho_trainer.training.local.backend import LocalBackend
-from integration.trainer.families import ARCHITECTURES, plain_logprobs, sampled, saved, scored
+from integration.trainer.families import ARCHITECTURES, sampled, saved, scored
+from integration.trainer.fast_policies import reference_logprobs
 from integration.trainer.tiny import backend, config, groups
 
 
@@ -32,7 +33,8 @@ async def test_samples_have_the_log_probabilities_of_the_whole_row_and_train_as_
     answers = await sampled(policy)
     for prompt, completions in answers:
         for completion in completions:
-            assert completion.logprobs == pytest.approx(plain_logprobs(policy, prompt, completion), abs=1e-4)
+            expected = reference_logprobs(policy.live, prompt, completion, 1.0)
+            assert completion.logprobs == pytest.approx(expected, abs=1e-4)
     figures = policy.step(prepare(scored(answers), policy.rules, policy.version), 1e-2)
     assert figures["sampling/logprob_difference"] < 1e-5, "rows that training has padded have the same probabilities"
     assert figures["gradient_norm"] > 0
@@ -44,7 +46,8 @@ async def test_a_checkpoint_gives_back_the_same_policy(policy: LocalBackend, tmp
     policy.save(folder)
     again = backend(config(tmp_path / "model"), tmp_path)
     again.restore(folder, policy.version)
-    assert plain_logprobs(again, prompt, completion) == pytest.approx(completion.logprobs, abs=1e-4)
+    found = reference_logprobs(again.live, prompt, completion, 1.0)
+    assert found == pytest.approx(completion.logprobs, abs=1e-4)
 
 
 def test_only_text_is_adapted(tmp_path: Path) -> None:

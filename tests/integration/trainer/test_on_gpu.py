@@ -429,7 +429,7 @@ async def test_other_families_are_served_and_trained_by_their_own_modules(archit
     await policy.engine.stop()
     for prompt, completions in answers:
         for completion in completions:
-            expected = families.plain_logprobs(policy, prompt, completion)
+            expected = fast_policies.reference_logprobs(policy.live, prompt, completion, 1.0)
             assert completion.logprobs == pytest.approx(expected, abs=1e-2)
     figures = policy.step(prepare(families.scored(answers), policy.rules, policy.version), 1e-2)
     assert figures["sampling/logprob_difference"] < 1e-3

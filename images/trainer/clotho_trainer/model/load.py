@@ -115,7 +115,7 @@ def _linear_layers(model: Any) -> Iterator[tuple[str, torch.nn.Linear]]:
 
 
 @contextmanager
-def adapting(model: Any, lora: Lora) -> Iterator[None]:
+def adapting(lora: Lora, model: Any) -> Iterator[None]:
     """What PEFT refuses is a mistake in the config: another attempt would end in the same way."""
     names = sorted({name.rpartition(".")[2] for name, _ in _linear_layers(model.get_decoder())})
     try:

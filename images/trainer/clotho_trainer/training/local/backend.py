@@ -76,7 +76,7 @@ class LocalBackend:
         if adapter is None and model.dtype != torch.float32:
             log.warning("full weights in %s lose small updates; model.dtype float32 keeps them", model.dtype)
         self._end_tokens = load.end_tokens(model, tokenizer)
-        with load.adapting(model, training.lora):
+        with load.adapting(training.lora, model):
             self._trainer = grpo.make_trainer(
                 model, tokenizer, adapter, training, config.inference.temperature, is_sharded=self._is_sharded
             )
