@@ -4,66 +4,88 @@ complains at the end of a process about what its own compiler keeps."""
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from clotho_trainer.inference.paged import gated_projection, rotated_projection, streaming
+from clotho_trainer.inference.paged import gated_projection, rotated_projection, rounded_norm, streaming
+from clotho_trainer.model.fp8 import FP8
 
 HOPPER = GPUTarget("cuda", 90, 32)
 MEMORY = 227 * 1024  # of a multiprocessor, that a program may have
+_NAMES = {torch.bfloat16: "bf16", FP8: "fp8e4nv"}
 
 
-def gated(columns: gated_projection.Columns, ranks: int) -> Any:
+def gated(columns: gated_projection.Columns, ranks: int, kind: torch.dtype) -> Any:
+    wide, narrow = 2 * columns.wide, 2 * (columns.narrow or columns.wide)
     kinds = {
-        "x": _tiles(streaming.ROWS, streaming.IN_BOTH),
+        "x": _tiles(streaming.ROWS, streaming.IN_BOTH, kind),
         "down_tiles": _tiles(streaming.ROWS, streaming.IN_BOTH),
-        "below": _tiles(streaming.RANKS_EACH.value, streaming.IN_HALVES),
-        "wide": _tiles(2 * columns.wide, streaming.IN_HALVES),
-        "narrow": _tiles(2 * (columns.narrow or columns.wide), streaming.IN_HALVES),
+        "below": _tiles(streaming.RANKS_EACH.value, streaming.IN_HALVES, kind),
+        "wide": _tiles(wide, streaming.IN_HALVES, kind),
+        "narrow": _tiles(narrow, streaming.IN_HALVES, kind),
+        "wide_up": _tiles(wide, streaming.IN_HALVES),
+        "narrow_up": _tiles(narrow, streaming.IN_HALVES),
         "down": "*bf16",
         "ready": "*i32",
-        "squares": "*fp32",
         "out": "*bf16",
         "rows": "i32",
         "inner": "i32",
         "readers": "i32",
         "epsilon": "fp32",
     }
-    shape = gated_projection.constants(columns, hidden=4096, ranks=ranks) | {"STRETCHES": 16}
-    return _compiled(gated_projection._project_and_gate, kinds, shape, gated_projection._WARPS)
+    shape = gated_projection.constants(columns, hidden=4096, ranks=ranks)
+    return _compiled(gated_projection._project_and_gate, kinds, shape, kind, gated_projection._WARPS)
 
 
-def rotated(heads: rotated_projection.Heads, ranks: int, *, has_norms: bool) -> Any:
+def rotated(heads: rotated_projection.Heads, ranks: int, kind: torch.dtype, *, has_norms: bool) -> Any:
+    """The cache has 8 bits where the weights have."""
     kinds = {
-        "x": _tiles(streaming.ROWS, streaming.IN_HALVES),
+        "x": _tiles(streaming.ROWS, streaming.IN_HALVES, kind),
         "down_tiles": _tiles(streaming.ROWS, streaming.IN_HALVES),
-        "source": _tiles(heads.dim, streaming.IN_BOTH),
-        "below": _tiles(streaming.RANKS_EACH.value, streaming.IN_BOTH),
+        "source": _tiles(heads.dim, streaming.IN_BOTH, kind),
+        "below": _tiles(streaming.RANKS_EACH.value, streaming.IN_BOTH, kind),
+        "up": _tiles(heads.dim, streaming.IN_BOTH),
         "ready": "*i32",
-        "squares": "*fp32",
         "positions": "*i64",
         "slots": "*i64",
+        "keys": f"*{_NAMES[kind]}",
+        "values": f"*{_NAMES[kind]}",
         "rows": "i32",
         "width": "i32",
         "readers": "i32",
         "epsilon": "fp32",
     }
-    tensors = ("down", "cos", "sin", "queries", "keys", "values", "query_norm", "key_norm")
-    shape = rotated_projection.constants(heads, 4096, ranks, 128, has_norms=has_norms) | {"STRETCHES": 16}
-    kinds |= dict.fromkeys(tensors, "*bf16")
-    return _compiled(rotated_projection._project_and_rotate, kinds, shape, rotated_projection._WARPS)
+    kinds |= dict.fromkeys(("down", "cos", "sin", "queries", "query_norm", "key_norm"), "*bf16")
+    shape = rotated_projection.constants(heads, 4096, ranks, 128, kind, has_norms=has_norms)
+    return _compiled(rotated_projection._project_and_rotate, kinds, shape, kind, rotated_projection._WARPS)
 
 
-def _compiled(kernel: Any, kinds: Mapping[str, str], shape: Mapping[str, int], warps: int) -> Any:
+def normed(hidden: int, ranks: int) -> Any:
+    kinds = {"out": "*fp8e4nv", "rows": "i32", "stride": "i32", "up_stride": "i32", "epsilon": "fp32"}
+    kinds |= dict.fromkeys(("residual", "values", "up", "weight"), "*bf16")
+    kinds |= dict.fromkeys(("scales", "out_scales"), "*fp32")
+    signature = {name: kinds.get(name, "constexpr") for name in rounded_norm._add_norm_and_round.arg_names}
+    source = GluonASTSource(rounded_norm._add_norm_and_round, signature, rounded_norm.constants(hidden, ranks, 2, 64))
+    options = {"num_warps": rounded_norm._WARPS, "num_ctas": rounded_norm._SHARERS}
+    return triton.compile(source, target=HOPPER, options=options)
+
+
+def _compiled(kernel: Any, kinds: Mapping[str, str], shape: Mapping[str, Any], kind: torch.dtype, warps: int) -> Any:
+    """Rows of 8 bits come with their scales, others with what normalises them."""
+    scales = ("scale", "key_scales", "value_scales")
+    kinds = {**kinds, "factors": "*fp32", **(dict.fromkeys(scales, "*fp32") if kind == FP8 else {})}
+    constants = {"STRETCHES": 0 if kind == FP8 else 16} | (dict.fromkeys(scales) if kind != FP8 else {})
     signature = {name: kinds.get(name, "constexpr") for name in kernel.arg_names}
+    known = {name: value for name, value in (shape | constants).items() if name in kernel.arg_names}
     options = {"num_warps": warps, "num_ctas": streaming.PAIR}
-    return triton.compile(GluonASTSource(kernel, signature, shape), target=HOPPER, options=options)
+    return triton.compile(GluonASTSource(kernel, signature, known), target=HOPPER, options=options)
 
 
-def _tiles(rows: int, halves: Any) -> str:
-    layout = streaming.tile_layout(rows, halves)
-    return f"tensordesc<bf16[{rows},{streaming.DEPTH.value}],{layout!r}>"
+def _tiles(rows: int, halves: Any, kind: torch.dtype = torch.bfloat16) -> str:
+    layout = streaming.tile_layout(rows, halves, kind)
+    return f"tensordesc<{_NAMES[kind]}[{rows},{streaming.depth_of(kind)}],{layout!r}>"
 
 
 def check(found: Any) -> None:
@@ -75,8 +97,11 @@ def check(found: Any) -> None:
 
 
 if __name__ == "__main__":
-    for some in (0, 64):
-        for choice in gated_projection._CHOICES:
-            check(gated(choice, some))
-        for dim in (64, 128):
-            check(rotated(rotated_projection.Heads(32, 8, dim), some, has_norms=some > 0))
+    for precision in _NAMES:
+        for some in (0, 64):
+            for choice in gated_projection._CHOICES:
+                check(gated(choice, some, precision))
+            for dim in (64, 128):
+                check(rotated(rotated_projection.Heads(32, 8, dim), some, precision, has_norms=some > 0))
+    for size in (2560, 4096):
+        assert "barrier.cluster" in normed(size, 32).asm["ptx"], "some multiprocessors share rows"

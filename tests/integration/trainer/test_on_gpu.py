@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from clotho_contract.config import RunConfig, RunIdentity
 from clotho_contract.settings import Model, Training
 from clotho_contract.trajectory import ScoredGroup
 from clotho_trainer.inference.core.engine import Request, Sampling
-from clotho_trainer.inference.paged import gated_projection, linear, rotated_projection, sharing, streaming
+from clotho_trainer.inference.paged import linear, sharing
 from clotho_trainer.inference.paged.cache import Cache, CacheShape
 from clotho_trainer.inference.paged.kernels import TritonOperations
 from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.sharing import SharedPrompts
-from clotho_trainer.inference.paged.streaming import Weighed
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model import fp8, load, nf4, tiny
 from clotho_trainer.model.architecture import base_model, compute_quantized
@@ -270,110 +270,65 @@ def test_attention_over_an_fp8_cache_equals_the_plain_one() -> None:
     assert relative(*(torch.stack(do.gather(caches[0], tables, 300)) for do in both)) < 1e-3
 
 
+@pytest.mark.parametrize("quantization", ["none", "fp8"])
+@pytest.mark.parametrize("cache_in_fp8", [False, True])
 @pytest.mark.parametrize(
-    ("inner", "hidden", "rank"), [(6144, 2048, 8), (9728, 2560, 32), (12288, 1024, 0), (14336, 1024, 48)]
+    ("hidden", "inner", "queries", "keys", "dim", "rank"),
+    [
+        (4096, 12288, 32, 8, 128, 32),
+        (2048, 6144, 16, 8, 128, 32),
+        (2560, 9728, 32, 8, 128, 8),
+        (2048, 14336, 24, 8, 64, 0),
+    ],
 )
-def test_projections_and_gating_in_one_kernel_are_those_of_single_products(inner: int, hidden: int, rank: int) -> None:
-    """Again and again, as a flag passes between its programs."""
-    torch.manual_seed(0)
-    layers = [_gates(inner, hidden, rank) for _ in range(3)]
-    project = gated_projection.prepare(layers[0], inner, EPSILON)
-    assert project is not None
-    for rows in (1, 64, 77, 128):
-        x, factor = _weighed(rows, hidden)
-        for _ in range(4):
-            for whole in layers:
-                weights, down = whole[: 2 * inner], x.values @ whole[2 * inner :, :hidden].t()
-                products = torch.cat([x.values, down], 1).float() @ weights.float().t() * factor
-                gate, up = products.bfloat16().chunk(2, 1)
-                assert relative(project(x, whole), torch.nn.functional.silu(gate) * up) < 1e-2
-
-
-def _weighed(rows: int, hidden: int) -> tuple[Weighed, torch.Tensor]:
-    """Rows of different sizes, and what normalises them."""
-    x = torch.randn(rows, hidden, device="cuda") * (0.1 + torch.rand(rows, 1, device="cuda"))
-    norm = 0.5 + torch.rand(hidden, device="cuda")
-    squares = torch.full((-(-hidden // 256), streaming.ROWS), float("nan"), device="cuda")
-    for index, stretch in enumerate(x.split(256, 1)):
-        squares[index, :rows] = stretch.square().sum(1)
-    factor = torch.rsqrt(x.square().mean(1, keepdim=True) + EPSILON)
-    return Weighed((x * norm).bfloat16(), squares), factor
-
-
-def _gates(inner: int, hidden: int, rank: int) -> torch.Tensor:
-    """[[G, B, 0], [U, 0, B], [A, 0, 0]], with as many ranks as fill up whole tiles."""
-    ranks = -(-2 * rank // 64) * 64
-    whole = torch.zeros(2 * inner + ranks, hidden + ranks, device="cuda", dtype=torch.bfloat16)
-    whole[: 2 * inner, :hidden].normal_(std=hidden**-0.5)
-    whole[2 * inner : 2 * inner + 2 * rank, :hidden].normal_(std=hidden**-0.5)
-    whole[:inner, hidden : hidden + rank].normal_(std=0.3)
-    whole[inner : 2 * inner, hidden + rank : hidden + 2 * rank].normal_(std=0.3)
-    return whole
-
-
-@pytest.mark.parametrize(
-    ("queries", "keys", "dim", "hidden", "rank"),
-    [(32, 8, 128, 4096, 32), (16, 8, 128, 2048, 32), (32, 8, 128, 1024, 0), (24, 8, 64, 1088, 48)],
-)
-def test_projections_and_rotation_in_one_kernel_are_those_of_single_operations(
-    queries: int, keys: int, dim: int, hidden: int, rank: int
+def test_kernels_that_stream_the_weights_compute_what_single_operations_do(
+    hidden: int, inner: int, queries: int, keys: int, dim: int, rank: int, cache_in_fp8: bool, quantization: str
 ) -> None:
-    """Again and again, as a flag passes between its programs. The last of the layers has no norms."""
-    torch.manual_seed(0)
-    weights: Any = SimpleNamespace(
-        query_heads=queries, kv_heads=keys, head_dim=dim, epsilon=EPSILON, device=CUDA, dtype=torch.bfloat16
-    )
-    weights.cos, weights.sin = torch.rand(2, 300, dim // 2, device="cuda", dtype=torch.bfloat16)
-    weights.layers = [_heads(queries, keys, dim, hidden, rank, has_norms=index < 2) for index in range(3)]
-    project = rotated_projection.prepare(weights)
-    assert project is not None
-    plain = PlainOperations(weights, 0)
-    caches = [Cache(weights, CacheShape(4)) for _ in range(2)]
+    """Again and again, as flags pass between their programs. The last of the layers has no norms of heads."""
+    weights = _policy(hidden, inner, queries, keys, dim, rank, in_fp8=quantization == "fp8")
+    ours, plain = TritonOperations(weights), PlainOperations(weights, 0)
+    assert ours._gated_projection is not None
+    assert ours._rotated_projection is not None
+    caches = [Cache(weights, CacheShape(4, in_fp8=cache_in_fp8)) for _ in range(2)]
+    most = 3e-2 if weights.rounds else 1e-2  # a last digit of 8 bits is much
     for rows in (1, 64, 77, 128):
-        x, factor = _weighed(rows, hidden)
-        normed = Rows((x.values * factor).bfloat16())
         positions = torch.randint(300, (rows,), device="cuda")
-        for _ in range(4):
-            for index, layer in enumerate(weights.layers):
-                slots = torch.randperm(512, device="cuda")[:rows]
-                ours, theirs = (cache.layer(index) for cache in caches)
-                found = project(x, layer, positions, slots, ours)
-                expected = plain.rotate_and_store(normed, layer, positions, slots, theirs)
-                assert relative(found, expected) < 1e-2
-                assert relative(ours.keys.content, theirs.keys.content) < 1e-2
-                assert relative(ours.values.content, theirs.values.content) < 1e-2
+        for index, layer in list(enumerate(weights.layers)) * 3:
+            slots = torch.randperm(512, device="cuda")[:rows]
+            residual, mixed = (torch.randn(rows, width, device="cuda").bfloat16() for width in (hidden, queries * dim))
+            found = []
+            for do, cache in ((ours, caches[0].layer(index)), (plain, caches[1].layer(index))):
+                stream, addition = (
+                    residual.clone(),
+                    layer.output(plain.rounded(mixed) if weights.rounds else Rows(mixed)),
+                )
+                heads = do.project_heads(stream, addition, layer, positions, slots, cache)
+                addition = layer.output(plain.rounded(mixed) if weights.rounds else Rows(mixed))
+                gated = do.project_gated(stream, addition, layer)
+                kept = [each.gathered(torch.arange(4, device="cuda")[None], 512, torch.bfloat16) for each in cache]
+                found.append((stream, heads, Rows(gated.values.bfloat16(), gated.scale).scaled, *kept))
+            for mine, other in zip(*found, strict=True):
+                assert relative(mine, other) < most
 
 
-def _heads(queries: int, keys: int, dim: int, hidden: int, rank: int, *, has_norms: bool) -> Any:
-    widths = [queries * dim, keys * dim, keys * dim]
-    width, ranks = sum(widths), -(-3 * rank // 64) * 64
-    whole = torch.zeros(width + ranks, hidden + ranks, device="cuda", dtype=torch.bfloat16)
-    whole[:width, :hidden].normal_(std=hidden**-0.5)
-    whole[width : width + 3 * rank, :hidden].normal_(std=hidden**-0.5)
-    for module, outputs in enumerate(torch.arange(width).split(widths)):
-        ranks_of_module = slice(hidden + module * rank, hidden + (module + 1) * rank)
-        whole[outputs[0] : outputs[-1] + 1, ranks_of_module].normal_(std=0.3)
-
-    def product(x: Rows) -> Rows:
-        down = x.values @ whole[width:, :hidden].t()
-        return Rows((torch.cat([x.values, down], 1).float() @ whole[:width].float().t()).bfloat16())
-
-    norms = [torch.rand(dim, device="cuda", dtype=torch.bfloat16) + 0.5 if has_norms else None for _ in range(2)]
-    linear = _Joint(whole, width, product)
-    return SimpleNamespace(qkv=linear, query_norm=norms[0], key_norm=norms[1])
-
-
-@dataclass
-class _Joint:
-    """A layer over one matrix, [[W, B], [A, 0]]."""
-
-    whole: torch.Tensor
-    width: int
-    product: Callable[[Rows], Rows]
-    bias: None = None
-
-    def __call__(self, x: Rows) -> Rows:
-        return self.product(x)
+def _policy(hidden: int, inner: int, queries: int, keys: int, dim: int, rank: int, *, in_fp8: bool) -> PolicyWeights:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": hidden, "intermediate_size": inner, "head_dim": dim}
+    heads = {"num_attention_heads": queries, "num_key_value_heads": keys}
+    shape = AutoConfig.for_model("qwen3", vocab_size=128, num_hidden_layers=2, **sizes, **heads)
+    with CUDA:
+        model: Any = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
+    if rank:
+        model = get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"))
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.05)
+    if in_fp8:
+        fp8.convert(base_model(model).requires_grad_(False))
+    del base_model(model).model.layers[-1].self_attn.q_norm
+    weights = PolicyWeights(model, context=300)
+    weights.refresh()
+    return weights
 
 
 def test_a_long_sum_in_parts_is_that_of_one_product() -> None:

@@ -13,6 +13,7 @@ from clotho_trainer.inference.paged import (
     attention,
     gated_projection,
     rotated_projection,
+    rounded_norm,
     sampling,
     stepping,
     streaming,
@@ -295,16 +296,12 @@ class TritonOperations:
     @cached_property
     def _gated_projection(self):
         """Both projections and the gating in one kernel, where the GPU and the shape of the layers are fit for it."""
-        linear = self._weights.layers[0].gate_up
-        if not _is_one_matrix(linear):
-            return None
-        return gated_projection.prepare(linear.whole, linear.width // 2, self._weights.epsilon)
+        return gated_projection.prepare(self._weights.layers[0].gate_up, self._weights.epsilon)
 
     @cached_property
     def _rotated_projection(self):
         """Three projections, norms, rotation and the writing to the cache in one kernel, likewise."""
-        is_one_matrix = _is_one_matrix(self._weights.layers[0].qkv)
-        return rotated_projection.prepare(self._weights) if is_one_matrix else None
+        return rotated_projection.prepare(self._weights)
 
     def enter(self, rows: DeviceRows, size, block_size):
         return stepping.enter(self._weights.embedding, rows, size, block_size)
@@ -313,21 +310,27 @@ class TritonOperations:
         stepping.advance(rows, tokens, logprobs)
 
     def project_heads(self, residual, addition, layer: Layer, positions, slots, cache: LayerCache):
-        few = len(residual) <= streaming.ROWS
-        if few and cache.keys.scales is None and self._rotated_projection is not None:
-            weighed = self._weighed(residual, addition, layer.attention_norm)
-            return self._rotated_projection(weighed, layer, positions, slots, cache)
-        rounds = self._weights.rounds
-        x = self.add_and_norm(residual, addition, layer.attention_norm, rounds=rounds)
-        return self.rotate_and_store(x, layer, positions, slots, cache)
+        streams = len(residual) <= streaming.ROWS and self._rotated_projection is not None
+        x = self._normed(residual, addition, layer.attention_norm, streams=streams)
+        project = self._rotated_projection if streams else self.rotate_and_store
+        return project(x, layer, positions, slots, cache)
 
     def project_gated(self, residual, addition, layer: Layer):
-        if len(residual) <= streaming.ROWS and self._gated_projection is not None:
-            weighed = self._weighed(residual, addition, layer.mlp_norm)
-            return Rows(self._gated_projection(weighed, layer.gate_up.whole))
         rounds = self._weights.rounds
-        x = self.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
-        return self.gated(layer.gate_up, x, rounds=rounds)
+        streams = len(residual) <= streaming.ROWS and self._gated_projection is not None
+        x = self._normed(residual, addition, layer.mlp_norm, streams=streams)
+        if not streams:
+            return self.gated(layer.gate_up, x, rounds=rounds)
+        gated = self._gated_projection(x, layer.gate_up.streamed)
+        return self.rounded(gated) if rounds else Rows(gated)
+
+    def _normed(self, residual, addition, weight, *, streams):
+        """For a product: one that streams its weights completes norms itself, but not in 8 bits, whose scales need
+        whole rows."""
+        rounds = self._weights.rounds
+        if streams and not rounds:
+            return self._weighed(residual, addition, weight)
+        return self.add_and_norm(residual, addition, weight, rounds=rounds)
 
     def _weighed(self, residual, addition, weight):
         """After what is to be added."""
@@ -339,6 +342,8 @@ class TritonOperations:
 
     def add_and_norm(self, residual, addition, weight, *, rounds):
         rows, hidden = residual.shape
+        if rounds and rounded_norm.is_fit(residual, addition):
+            return rounded_norm.add_norm_and_round(residual, addition, weight, self._weights.epsilon)
         out = _empty_rows(residual, hidden, rounds)
         if addition is not None and (addition.up is not None or addition.parts > 1):
             self._add(residual, addition, _ADDED)
@@ -438,11 +443,6 @@ class TritonOperations:
 
     def sample(self, logits, temperatures, seeds, positions):
         return sampling.sample(logits, temperatures, seeds, positions)
-
-
-def _is_one_matrix(linear: FusedLinear) -> bool:
-    """On the GPU, and nothing is added to its product."""
-    return linear.whole is not None and linear.whole.is_cuda and linear.bias is None
 
 
 def _empty_rows(like, width, rounds):

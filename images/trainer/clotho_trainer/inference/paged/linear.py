@@ -63,6 +63,14 @@ class Rows(NamedTuple):
         return (self.values.float() * self.scale).to(self.values.dtype)
 
 
+class Streamed(NamedTuple):
+    """What kernels read that compute a whole layer at once: x W' times the scale, and x A' times the scale times B'."""
+
+    store: torch.Tensor  # W, and A below it
+    up: torch.Tensor  # the scaled B
+    scale: torch.Tensor | None
+
+
 @dataclass(frozen=True)
 class Adapter:
     down: torch.Tensor
@@ -92,6 +100,11 @@ class FusedLinear:
         if self._bias is not None:
             for base, outputs in self._outputs():
                 _become_view(base.bias, self._bias[outputs])
+
+    @property
+    def streamed(self) -> Streamed | None:
+        """None where W is not in one piece."""
+        return Streamed(self._store, self._up, None)
 
     @property
     def bias(self) -> torch.Tensor | None:
@@ -166,6 +179,10 @@ class FusedFp8Linear(FusedLinear):
         self._scale: torch.Tensor = getattr(modules[0], "base_layer", modules[0]).scale
         self._one = torch.ones_like(self._scale)
 
+    @property
+    def streamed(self) -> Streamed:
+        return Streamed(self._store, self._up, self._scale)
+
     def _make_store(self, ranks: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         weight = self._bases[0].weight
         store = weight.new_zeros(self.width + ranks, weight.shape[1])
@@ -203,6 +220,8 @@ class FusedFp8Linear(FusedLinear):
 
 class FusedPackedLinear(FusedLinear):
     """The same over a base in 4 bits, unpacked anew each time: the store holds A only."""
+
+    streamed = None
 
     def __call__(self, x: Rows) -> Rows:
         unpacked = self._store.new_empty(self.width + len(self._store), self._store.shape[1])

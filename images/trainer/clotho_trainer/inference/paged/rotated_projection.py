@@ -18,21 +18,25 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from clotho_trainer.inference.paged.cache import LayerCache
+from clotho_trainer.inference.paged.linear import Rows
 from clotho_trainer.inference.paged.streaming import (
-    DEPTH,
     IN_BOTH,
     IN_HALVES,
-    KIND,
     MEMORY,
     ONCE,
     PAIR,
+    RANKS_DEEP,
     RANKS_EACH,
     ROWS,
+    WIDTH,
     Weighed,
     await_flag,
+    depth_of,
+    factors_of,
     hand_over,
+    is_streamable,
     make_barriers,
-    norm_factors,
+    row_factors,
     tiles_of,
     turn,
 )
@@ -47,14 +51,16 @@ def _fetch(
     row,
     flag,
     ring,
-    weights,
+    filled,
     HIDDEN: gl.constexpr,
     RANKS: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     """Weights and x. The first weights do not depend on the kernel before this one."""
-    x, down, source = tiles
+    x, down, source, up = tiles
     xs, full, mine, both = ring
+    weights, downs, ups = filled
+    DEPTH: gl.constexpr = x.block_shape[1]
     STEPS: gl.constexpr = HIDDEN // DEPTH
     BYTES: gl.constexpr = x.nbytes_per_cta + source.nbytes_per_cta
     for stage in gl.static_range(STAGES):
@@ -80,47 +86,81 @@ def _fetch(
     if RANKS > 0:
         ready, readers = flag
         await_flag(ready, readers, 2 * (RANKS // RANKS_EACH))
-        for step in range(RANKS // DEPTH):
+        for step in range(RANKS // RANKS_DEEP):
             mbarrier.wait(mine.index(stage), phase)
             mbarrier.expect(full.index(stage), BYTES)
-            tma.async_load(down, [0, step * DEPTH], full.index(stage), xs.index(stage))
+            tma.async_load(down, [0, step * RANKS_DEEP], full.index(stage), downs.index(stage))
             mbarrier.wait(both.index(stage), phase)
-            tma.async_load(
-                source, [row, (STEPS + step) * DEPTH], full.index(stage), weights.index(stage), multicast=True
-            )
+            tma.async_load(up, [row, step * RANKS_DEEP], full.index(stage), ups.index(stage), multicast=True)
             stage, phase = turn(stage, phase, STAGES)
 
 
 @gluon.constexpr_function
-def _product_layout(columns, warps):
-    return gl.NVMMADistributedLayout([3, 0], [warps, 1], [16, columns, 16], cga_layout=[[1, 0]])
+def _product_layout(columns, kind, warps):
+    return gl.NVMMADistributedLayout(
+        [3, 0], [warps, 1], [16, columns, 256 // kind.primitive_bitwidth], cga_layout=[[1, 0]]
+    )
 
 
 @gluon.jit
-def _multiply(ring, weights, STEPS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr):
-    xs, full, mine, both = ring
-    layout: gl.constexpr = _product_layout(COLUMNS, gl.num_warps())
-    total = gl.zeros([xs.shape[1], COLUMNS], gl.float32, layout)
-    stage = 0
-    phase = 0
-    before = 0
-    for step in range(STEPS):
+def _add_products(
+    total,
+    xs,
+    weights,
+    barriers,
+    place,
+    FIRST: gl.constexpr,
+    LAST: gl.constexpr,
+    STEPS: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Of these steps, and what has been reached. A stage is given back when its products have ended."""
+    full, mine, both = barriers
+    stage, phase, before = place
+    for step in range(FIRST, LAST):
         mbarrier.wait(full.index(stage), phase)
         one = hopper.warpgroup_mma(xs.index(stage), weights.index(stage).permute((1, 0)), total, is_async=True)
         total = hopper.warpgroup_mma_wait(1, deps=[one])
         is_wanted = (step > 0) & (step <= STEPS - STAGES)
-        mbarrier.arrive(mine.index(before), pred=is_wanted)  # its products have ended
+        mbarrier.arrive(mine.index(before), pred=is_wanted)
         mbarrier.arrive(both.index(before), pred=is_wanted)
         before = stage
         stage, phase = turn(stage, phase, STAGES)
-    return hopper.warpgroup_mma_wait(0, deps=[total])
+    return hopper.warpgroup_mma_wait(0, deps=[total]), (stage, phase, before)
 
 
 @gluon.jit
-def _reduce(down, first, ready, ring, pieces, HIDDEN: gl.constexpr, RANKS: gl.constexpr, STAGES: gl.constexpr):
+def _reduce(down, scale, first, ready, ring, pieces, HIDDEN: gl.constexpr, RANKS: gl.constexpr, STAGES: gl.constexpr):
     """x A', of as many ranks as a program has."""
-    total = _multiply(ring, pieces, HIDDEN // DEPTH, RANKS_EACH, STAGES)
+    xs, full, mine, both = ring
+    STEPS: gl.constexpr = HIDDEN // xs.shape[2]
+    total = gl.zeros([xs.shape[1], RANKS_EACH], gl.float32, _product_layout(RANKS_EACH, xs.dtype, gl.num_warps()))
+    total, _ = _add_products(total, xs, pieces, (full, mine, both), (0, 0, 0), 0, STEPS, STEPS, STAGES)
+    if scale is not None:
+        total *= gl.load(scale)
     hand_over(total, down, first, ready, RANKS)
+
+
+@gluon.jit
+def _multiply(ring, weights, scale, HIDDEN: gl.constexpr, RANKS: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr):
+    """One head, with its adapter."""
+    xs, full, mine, both = ring
+    base, downs, ups = weights
+    OF_BASE: gl.constexpr = HIDDEN // xs.shape[2]
+    STEPS: gl.constexpr = OF_BASE + RANKS // RANKS_DEEP
+    barriers = (full, mine, both)
+    start = (0, 0, 0)
+    total = gl.zeros([xs.shape[1], DIM], gl.float32, _product_layout(DIM, xs.dtype, gl.num_warps()))
+    if scale is None:
+        total, _ = _add_products(total, xs, base, barriers, start, 0, STEPS, STEPS, STAGES)
+    else:
+        total, place = _add_products(total, xs, base, barriers, start, 0, OF_BASE, STEPS, STAGES)
+        total = gl.convert_layout(
+            total * gl.load(scale), _product_layout(DIM, downs.dtype, gl.num_warps()), assert_trivial=True
+        )
+        if RANKS > 0:
+            total, _ = _add_products(total, downs, ups, barriers, place, OF_BASE, STEPS, STEPS, STAGES)
+    return total
 
 
 @gluon.jit
@@ -187,6 +227,23 @@ def _store(first, second, content, head, rows):
 
 
 @gluon.jit
+def _store_to_cache(first, second, blocks, head, rows):
+    """In the precision of the cache, of which each head of a token has a scale if it has 8 bits."""
+    content, scales = blocks
+    if scales is not None:
+        kind: gl.constexpr = gl.bfloat16  # in which it would be without them
+        first = first.to(kind).to(gl.float32)
+        second = second.to(kind).to(gl.float32)
+        largest = gl.maximum(gl.max(gl.abs(first), 1), gl.max(gl.abs(second), 1))
+        scale = gl.maximum(largest, 1e-12) / 448.0
+        row = gl.arange(0, first.shape[0], gl.SliceLayout(1, first.type.layout))
+        gl.store(scales + head, scale, mask=row < rows)
+        first = first / scale[:, None]
+        second = second / scale[:, None]
+    _store(first, second, content, head, rows)
+
+
+@gluon.jit
 def _finish(
     total,
     turning,
@@ -213,49 +270,49 @@ def _finish(
     if head < QUERY_HEADS:
         _store(first, second, queries, row * QUERY_HEADS + head, rows)
     elif head < QUERY_HEADS + KV_HEADS:
-        _store(first, second, keys, token + (head - QUERY_HEADS) * BLOCK_SIZE, rows)
+        _store_to_cache(first, second, keys, token + (head - QUERY_HEADS) * BLOCK_SIZE, rows)
     else:
-        _store(first, second, values, token + (head - QUERY_HEADS - KV_HEADS) * BLOCK_SIZE, rows)
+        _store_to_cache(first, second, values, token + (head - QUERY_HEADS - KV_HEADS) * BLOCK_SIZE, rows)
 
 
 @gluon.jit
 def _produce(
-    x,
-    down,
-    source,
-    below,
+    tiles,
     flag,
     width,
     ring,
-    weights,
     pieces,
+    filled,
     HIDDEN: gl.constexpr,
     RANKS: gl.constexpr,
     DIM: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     """One warp."""
+    x, down, below, source, up = tiles
+    weights, downs, ups = filled
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        _fetch((x, down, below), width + program * RANKS_EACH, flag, ring, pieces, HIDDEN, 0, STAGES)
+        of_adapter = (x, down, below, up)
+        _fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (pieces, downs, ups), HIDDEN, 0, STAGES)
     else:
-        _fetch((x, down, source), (program - PROGRAMS) * DIM, flag, ring, weights, HIDDEN, RANKS, STAGES)
+        of_head = (x, down, source, up)
+        _fetch(of_head, (program - PROGRAMS) * DIM, flag, ring, filled, HIDDEN, RANKS, STAGES)
 
 
 @gluon.jit
 def _consume(
     down,
     ready,
-    squares,
+    completion,
     rows,
     tables,
     places,
     norms,
-    epsilon,
     ring,
-    weights,
     pieces,
+    weights,
     HIDDEN: gl.constexpr,
     RANKS: gl.constexpr,
     DIM: gl.constexpr,
@@ -266,17 +323,18 @@ def _consume(
     STRETCHES: gl.constexpr,
     STAGES: gl.constexpr,
 ):
+    factors, epsilon, scale = completion
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        _reduce(down, program * RANKS_EACH, ready, ring, pieces, HIDDEN, RANKS, STAGES)
+        _reduce(down, scale, program * RANKS_EACH, ready, ring, pieces, HIDDEN, RANKS, STAGES)
     else:
         head = program - PROGRAMS
-        layout: gl.constexpr = _product_layout(DIM, gl.num_warps())
-        factor = norm_factors(squares, epsilon, ring[0].shape[1], HIDDEN, STRETCHES, layout)
+        layout: gl.constexpr = _product_layout(DIM, places[0].dtype.element_ty, gl.num_warps())
+        factor = row_factors(factors, rows, epsilon, ring[0].shape[1], HIDDEN, STRETCHES, layout)
         like, _ = _halves(gl.zeros([ring[0].shape[1], DIM], gl.float32, layout))
         turning = _turning(head, rows, tables, norms, like, QUERY_HEADS, HAS_NORMS)
-        total = _multiply(ring, weights, (HIDDEN + RANKS) // DEPTH, DIM, STAGES) * factor[:, None]
+        total = _multiply(ring, weights, scale, HIDDEN, RANKS, DIM, STAGES) * factor[:, None]
         _finish(total, turning, head, rows, places, epsilon, QUERY_HEADS, KV_HEADS, BLOCK_SIZE, HAS_NORMS)
 
 
@@ -286,16 +344,20 @@ def _project_and_rotate(
     down_tiles,
     source,
     below,
+    up,
     down,
     ready,
-    squares,
+    factors,
+    scale,
     cos,
     sin,
     positions,
     slots,
     queries,
     keys,
+    key_scales,
     values,
+    value_scales,
     query_norm,
     key_norm,
     rows,
@@ -314,13 +376,20 @@ def _project_and_rotate(
 ):
     """A program is a pair of multiprocessors, with one head, or with some ranks of x A'."""
     kind: gl.constexpr = x.dtype
+    DEPTH: gl.constexpr = x.block_shape[1]
     xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], DEPTH], x.layout)
+    downs = xs.reinterpret(up.dtype, [STAGES, x.block_shape[0], RANKS_DEEP], down_tiles.layout)
     weights = gl.allocate_shared_memory(kind, [STAGES, DIM, DEPTH], source.layout)
     pieces = weights.reinterpret(kind, [STAGES * DIM // RANKS_EACH, RANKS_EACH, DEPTH], below.layout)
+    ups = weights.reinterpret(up.dtype, [STAGES, DIM, RANKS_DEEP], up.layout)
     full, mine, both = make_barriers(STAGES)
     ring = (xs, full, mine, both)
+    tiles = (x, down_tiles, below, source, up)
+    held = (weights, downs, ups)
     tables = (cos, sin, positions, slots)
-    places = (queries, keys, values)
+    places = (queries, (keys, key_scales), (values, value_scales))
+    completion = (factors, epsilon, scale)
+    norms = (query_norm, key_norm)
     gl.warp_specialize(
         [
             (
@@ -328,15 +397,14 @@ def _project_and_rotate(
                 (
                     down,
                     ready,
-                    squares,
+                    completion,
                     rows,
                     tables,
                     places,
-                    (query_norm, key_norm),
-                    epsilon,
+                    norms,
                     ring,
-                    weights,
                     pieces,
+                    held,
                     HIDDEN,
                     RANKS,
                     DIM,
@@ -350,21 +418,7 @@ def _project_and_rotate(
             ),
             (
                 _produce,
-                (
-                    x,
-                    down_tiles,
-                    source,
-                    below,
-                    (ready, readers),
-                    width,
-                    ring,
-                    weights,
-                    pieces,
-                    HIDDEN,
-                    RANKS,
-                    DIM,
-                    STAGES,
-                ),
+                (tiles, (ready, readers), width, ring, pieces, held, HIDDEN, RANKS, DIM, STAGES),
             ),
         ],
         [1],
@@ -390,37 +444,42 @@ class RotatedProjection:
         self._heads = Heads(weights.query_heads, weights.kv_heads, weights.head_dim)
         self._flags = torch.zeros(2, dtype=torch.int32, device=weights.device)
 
-    def __call__(self, weighed: Weighed, layer: Layer, positions, slots, cache: LayerCache) -> torch.Tensor:
+    def __call__(self, x: Weighed | Rows, layer: Layer, positions, slots, cache: LayerCache) -> torch.Tensor:
         """The queries. The flags are 0 before and after."""
-        x, squares = weighed
-        w, heads, whole = self._weights, self._heads, layer.qkv.whole
-        rows, hidden = x.shape
-        ranks = len(whole) - layer.qkv.width
-        queries = x.new_empty(rows, heads.queries * heads.dim)
-        down = x.new_empty(ROWS, ranks) if ranks else x
-        norms = (x, x) if layer.query_norm is None else (layer.query_norm, layer.key_norm)
+        w, heads = self._weights, self._heads
+        store, up, scale = layer.qkv.streamed
+        rows, hidden = x.values.shape
+        ranks = len(store) - layer.qkv.width
+        queries = up.new_empty(rows, heads.queries * heads.dim)
+        down = up.new_empty(ROWS, ranks or RANKS_DEEP.value)
+        norms = (queries, queries) if layer.query_norm is None else (layer.query_norm, layer.key_norm)
+        factors, stretches = factors_of(x)
         _project_and_rotate[(ranks // RANKS_EACH.value + heads.count,)](
-            tiles_of(x, ROWS, IN_HALVES),
+            tiles_of(x.values, ROWS, IN_HALVES),
             tiles_of(down, ROWS, IN_HALVES),
-            tiles_of(whole, heads.dim, IN_BOTH),
-            tiles_of(whole, RANKS_EACH.value, IN_BOTH),
+            tiles_of(store, heads.dim, IN_BOTH),
+            tiles_of(store, RANKS_EACH.value, IN_BOTH),
+            tiles_of(up if ranks else down, heads.dim, IN_BOTH),
             down,
             self._flags,
-            squares,
+            factors,
+            scale,
             w.cos,
             w.sin,
             positions,
             slots,
             queries,
-            cache.keys.content,
-            cache.values.content,
+            *cache.keys,
+            *cache.values,
             *norms,
             rows,
             layer.qkv.width,
             PAIR * heads.count,
             w.epsilon,
-            **constants(heads, hidden, ranks, cache.keys.block_size, has_norms=layer.query_norm is not None),
-            STRETCHES=len(squares),
+            **constants(
+                heads, hidden, ranks, cache.keys.block_size, x.values.dtype, has_norms=layer.query_norm is not None
+            ),
+            STRETCHES=stretches,
             num_warps=_WARPS,
             num_ctas=PAIR,
             launch_pdl=True,
@@ -431,18 +490,19 @@ class RotatedProjection:
 def prepare(weights: PolicyWeights) -> RotatedProjection | None:
     """None where the GPU or the shape of the layers is not fit for it: other kernels are better then."""
     linear = weights.layers[0].qkv
-    device = torch.cuda.get_device_properties(weights.device)
-    ranks = len(linear.whole) - linear.width
-    hidden = linear.whole.shape[1] - ranks
-    has_tiles = linear.whole.dtype == KIND and weights.head_dim in (64, 128) and not hidden % DEPTH.value
+    if weights.head_dim not in (64, 128) or not is_streamable(linear, least_tiles=1):
+        return None
+    ranks = len(linear.streamed.store) - linear.width
     busy = PAIR * (linear.width // weights.head_dim + ranks // RANKS_EACH.value)
-    is_fit = device.major == 9 and has_tiles and busy <= device.multi_processor_count < 2 * busy
-    return RotatedProjection(weights) if is_fit else None
+    multiprocessors = torch.cuda.get_device_properties(weights.device).multi_processor_count
+    return RotatedProjection(weights) if busy <= multiprocessors < 2 * busy else None
 
 
-def constants(heads: Heads, hidden: int, ranks: int, block_size: int, *, has_norms: bool) -> dict[str, int]:
+def constants(
+    heads: Heads, hidden: int, ranks: int, block_size: int, kind: torch.dtype, *, has_norms: bool
+) -> dict[str, int]:
     """Of the kernel. As much is on its way as fits into a multiprocessor."""
-    stages = min(MEMORY // ((ROWS // PAIR + heads.dim) * DEPTH.value * KIND.itemsize), hidden // DEPTH.value)
+    stages = min(MEMORY // ((ROWS // PAIR + heads.dim) * WIDTH), hidden // depth_of(kind))
     return {
         "HIDDEN": hidden,
         "RANKS": ranks,

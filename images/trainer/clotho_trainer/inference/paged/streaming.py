@@ -1,8 +1,9 @@
 """What kernels for Hopper have in common that stream weights through shared memory, for a few rows.
 
 What bounds them is reading the weights, so they do little else. The first weights are on their way before the kernel
-ahead has ended; two multiprocessors share what both need; and as B lies to the right of W, adapters are more columns of
-the same product, with x A' for x. The first programs compute that meanwhile.
+ahead has ended; two multiprocessors share what both need; and adapters are more columns of the same product, B beside W
+and x A' beside x. The first programs compute that meanwhile. In 8 bits, x and W have tiles as large, of twice the
+columns; B stays in 16 bits.
 """
 
 # ruff: noqa: N803 - kernels' constants are written in capitals
@@ -18,14 +19,20 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from clotho_trainer.inference.paged.linear import FusedLinear, Rows
+from clotho_trainer.model.fp8 import FP8
+
 ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
 PAIR = 2  # multiprocessors that share
-DEPTH = gl.constexpr(64)  # of the sums, at once
+WIDTH = 128  # of a tile in shared memory, bytes
+RANKS_DEEP = gl.constexpr(64)  # of x A' times B, at once
 RANKS_EACH = gl.constexpr(64)  # of a program that computes x A'
 MEMORY = 210_000  # bytes of a multiprocessor, for what is on its way
 ONCE = gl.constexpr(hopper.CachePolicy(l2=hopper.FractionalEvictionPolicy("evict_first", 1.0)))
 IN_BOTH, IN_HALVES = [[0, 0]], [[1, 0]]  # what each of a pair gets of a tile
 KIND = torch.bfloat16  # numbers before a norm may be too large for float16
+_HOPPER = 9
+_KINDS = {KIND: gl.bfloat16, FP8: gl.float8e4nv}
 
 
 class Weighed(NamedTuple):
@@ -133,22 +140,51 @@ def await_flag(ready, readers, EXPECTED: gl.constexpr):
 
 
 @gluon.jit
-def norm_factors(
-    squares, epsilon, ROWS: gl.constexpr, HIDDEN: gl.constexpr, STRETCHES: gl.constexpr, layout: gl.constexpr
+def row_factors(
+    factors, rows, epsilon, ROWS: gl.constexpr, HIDDEN: gl.constexpr, STRETCHES: gl.constexpr, layout: gl.constexpr
 ):
-    """Of the rows of a product in this layout. It waits for the kernel ahead."""
+    """What the rows of a product in this layout are to be multiplied with: norms, or scales. It waits for the kernel
+    ahead."""
     tl.extra.cuda.gdc_wait()
     row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-    total = gl.load(squares + row)
+    total = gl.load(factors + row, mask=row < rows, other=1.0)
+    if STRETCHES == 0:
+        return total
     for stretch in gl.static_range(1, STRETCHES):
-        total += gl.load(squares + stretch * ROWS + row)
+        total += gl.load(factors + stretch * ROWS + row)
     return 1.0 / gl.sqrt(total / HIDDEN + epsilon)
 
 
+def is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_properties(device).major == _HOPPER
+
+
+def is_streamable(linear: FusedLinear, least_tiles: int) -> bool:
+    """On a Hopper, and with nothing else to add to its product."""
+    if linear.streamed is None or linear.bias is not None:
+        return False
+    store, up, _ = linear.streamed
+    if not is_hopper(store.device):
+        return False
+    depth, hidden = depth_of(store.dtype), store.shape[1]
+    has_kinds = store.dtype in _KINDS and up.dtype == KIND
+    return has_kinds and not hidden % depth and hidden >= least_tiles * depth
+
+
+def factors_of(x: Weighed | Rows):
+    """What completes a product of these rows, and how many stretches there are to add up for it."""
+    return (x.squares, len(x.squares)) if isinstance(x, Weighed) else (x.scale, 0)
+
+
+def depth_of(kind: torch.dtype) -> int:
+    """Columns of a tile: of the sums, at once."""
+    return WIDTH // kind.itemsize
+
+
 def tiles_of(matrix: torch.Tensor, rows: int, halves):
-    return TensorDescriptor.from_tensor(matrix, [rows, DEPTH.value], tile_layout(rows, halves))
+    return TensorDescriptor.from_tensor(matrix, [rows, depth_of(matrix.dtype)], tile_layout(rows, halves, matrix.dtype))
 
 
-def tile_layout(rows: int, halves):
+def tile_layout(rows: int, halves, kind: torch.dtype):
     """Of a tile in shared memory."""
-    return gl.NVMMASharedLayout.get_default_for([rows, DEPTH.value], gl.bfloat16, cga_layout=halves)
+    return gl.NVMMASharedLayout.get_default_for([rows, depth_of(kind)], _KINDS[kind], cga_layout=halves)
