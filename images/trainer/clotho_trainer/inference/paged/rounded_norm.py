@@ -3,7 +3,7 @@
 A norm and a scale need whole rows: eight multiprocessors share some, as one would need too long for its adapters.
 """
 
-# ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
+# ruff: noqa: N803, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
 # mypy: ignore-errors
 
 import torch
