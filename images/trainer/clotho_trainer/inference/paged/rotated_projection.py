@@ -290,7 +290,7 @@ def _produce(
 ):
     """One warp."""
     x, down, below, source, up = tiles
-    weights, downs, ups = filled
+    _, downs, ups = filled
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
