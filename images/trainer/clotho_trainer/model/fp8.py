@@ -42,17 +42,37 @@ def product(rows: torch.Tensor, scales: torch.Tensor, weight: torch.Tensor, scal
     return (rows.float() * scales) @ (weight.float() * scale).t()
 
 
+def _rounded_on_gpu(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    from clotho_trainer.model.rounding import round_rows
+
+    result: tuple[torch.Tensor, torch.Tensor] = round_rows(x)
+    return result
+
+
+def _shapes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(x, dtype=FP8), x.new_empty(x.shape[0], 1, dtype=torch.float32)
+
+
+# An operation for the compiler to leave as it is: its own would read long rows twice. As with nf4, without custom_op.
+_library: Any = torch.library.Library("clotho", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("round_rows(Tensor x) -> (Tensor, Tensor)")
+_library.impl("round_rows", rounded, "CPU")
+_library.impl("round_rows", _rounded_on_gpu, "CUDA")
+torch.library.register_fake("clotho::round_rows", _shapes, lib=_library)
+
+
 class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, turned: torch.Tensor, scale: torch.Tensor
     ) -> torch.Tensor:
         ctx.save_for_backward(turned, scale)
-        return product(*rounded(x), weight, scale).to(x.dtype)
+        return product(*torch.ops.clotho.round_rows(x), weight, scale).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        return product(*rounded(gradients[0]), *ctx.saved_tensors).to(gradients[0].dtype), None, None, None
+        rows, scales = torch.ops.clotho.round_rows(gradients[0])
+        return product(rows, scales, *ctx.saved_tensors).to(gradients[0].dtype), None, None, None
 
 
 def _multiply(x: torch.Tensor, weight: torch.Tensor, turned: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 
 from clotho_trainer.inference.paged.cache import LayerCache
-from clotho_trainer.inference.paged.launching import OVERLAPPING, follow
 from clotho_trainer.inference.paged.sharing import QUERIES, SharedPrompts
 from clotho_trainer.inference.paged.weights import PolicyWeights
+from clotho_trainer.model.launching import OVERLAPPING, follow
 
 _PROGRAMS = 512  # keys are split until the GPU has this many programs to run
 _MOST_SPLITS = 32

@@ -20,35 +20,19 @@ from clotho_trainer.inference.paged import (
 )
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.device_rows import DeviceRows
-from clotho_trainer.inference.paged.launching import OVERLAPPING, follow, follow_closely
 from clotho_trainer.inference.paged.linear import FusedLinear, Rows
 from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.streaming import Weighed
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
+from clotho_trainer.model import rounding
 from clotho_trainer.model.fp8 import FP8
+from clotho_trainer.model.launching import OVERLAPPING, follow, follow_closely
+from clotho_trainer.model.rounding import store_rounded
 
 _ROTATED_ROWS = 16  # the matrix unit takes no fewer
 _ADDED = {"ROWS": 32, "BLOCK": 64, "num_warps": 4}
 _WEIGHED = {"ROWS": 16, "BLOCK": 256, "num_warps": 4}  # as many programs as there are multiprocessors, for 128 rows
 _COLUMNS = 64  # of a program
-
-
-@triton.jit
-def _store_rounded(x, row, width, column, inside, out, scales):
-    """A whole row in 8 bits, and its scale."""
-    scale = tl.maximum(tl.max(tl.abs(x), 0), 1e-12) / 448.0
-    tl.store(out + row * width + column, (x / scale).to(out.dtype.element_ty), mask=inside)
-    tl.store(scales + row, scale)
-
-
-@triton.jit
-def _round(x, out, scales, width, BLOCK: tl.constexpr):
-    follow()
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    inside = column < width
-    values = tl.load(x + row * width + column, mask=inside, other=0.0).to(tl.float32)
-    _store_rounded(values, row, width, column, inside, out, scales)
 
 
 @triton.jit
@@ -80,7 +64,7 @@ def _add_and_norm(
     normed = (wide * (1.0 / tl.sqrt(tl.sum(wide * wide, 0) / hidden + epsilon))).to(kind)
     result = (tl.load(weight + column, mask=inside, other=0.0).to(tl.float32) * normed.to(tl.float32)).to(kind)
     if scales is not None:
-        _store_rounded(result.to(tl.float32), row, hidden, column, inside, out, scales)
+        store_rounded(result.to(tl.float32), row, hidden, column, inside, out, scales)
     else:
         tl.store(out + row * hidden + column, result, mask=inside)
 
@@ -382,12 +366,7 @@ class TritonOperations:
         )
 
     def rounded(self, x):
-        rows, width = x.shape
-        out = _empty_rows(x, width, rounds=True)
-        _round[(rows,)](
-            x, out.values, out.scale, width, BLOCK=triton.next_power_of_2(width), num_warps=8, **OVERLAPPING
-        )
-        return out
+        return Rows(*rounding.round_rows(x))
 
     def rotate_and_store(self, x: Rows, layer: Layer, positions, slots, cache: LayerCache):
         w, rows = self._weights, len(x.values)

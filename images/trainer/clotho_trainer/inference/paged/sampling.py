@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from clotho_trainer.inference.paged.launching import OVERLAPPING, follow
+from clotho_trainer.model.launching import OVERLAPPING, follow
 
 _SIDE = 64  # of a stretch of the vocabulary, laid out as a square
 

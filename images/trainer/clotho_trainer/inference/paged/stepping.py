@@ -10,7 +10,7 @@ import triton.language as tl
 
 from clotho_trainer.inference.core.block_manager import NULL_BLOCK
 from clotho_trainer.inference.paged.device_rows import DeviceRows
-from clotho_trainer.inference.paged.launching import OVERLAPPING, follow
+from clotho_trainer.model.launching import OVERLAPPING, follow
 
 _NULL_BLOCK = tl.constexpr(NULL_BLOCK)
 

@@ -164,9 +164,11 @@ class LocalBackend:
         return self._live.training_expected()
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+        parts = self._parts(self._team.shares(batch.rows)[self._team.rank])
+        first = self._prepared(parts[0]) if parts else None  # before its turn, while decoding goes on
         with self._live.training():  # the rows travel in this turn, too: decoding and collectives never overlap
             self._team.lead(batch, learning_rate)
-            return self._step(batch, learning_rate)
+            return self._step(batch, learning_rate, first)
 
     def follow(self) -> None:
         """The step that rank 0 takes, on this rank's share of its batch."""
@@ -212,13 +214,14 @@ class LocalBackend:
         with self._live.training():
             sharding.gather_state(self._optimizer, keeps=False)
 
-    def _step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
+    def _step(self, batch: Batch, learning_rate: float, first: grpo.Pass | None = None) -> dict[str, float]:
+        """`first`: what was prepared of the first pass."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         if self._joint_weights is not None:
             self._joint_weights.refresh()
         with contact(computes=True):
-            report = self._accumulate_within_memory(batch)
+            report = self._accumulate_within_memory(batch, first)
         report = self._team.merged(report)
         trainable = optimizer_state.parameters(self._optimizer)
         self._team.sum_gradients(trainable)
@@ -337,13 +340,13 @@ class LocalBackend:
         torch.nn.utils.clip_grads_with_norm_(trainable, self._training.max_grad_norm, norm)
         return float(norm)
 
-    def _accumulate_within_memory(self, batch: Batch) -> Report:
+    def _accumulate_within_memory(self, batch: Batch, first: grpo.Pass | None) -> Report:
         """No rank waits for another meanwhile, so each may repeat its share on its own; unless layers are gathered."""
         shares = self._team.shares(batch.rows)
         rows = shares[self._team.rank]
         while True:
             try:
-                loss = self._accumulate(batch, self._parts(rows))
+                loss = self._accumulate(batch, self._parts(rows), first)
                 figures = self._trainer.take_figures()
                 if self._is_sharded:
                     self._keep_up(batch, len(self._parts(rows)), max(len(self._parts(share)) for share in shares))
@@ -351,6 +354,7 @@ class LocalBackend:
             except torch.OutOfMemoryError as error:
                 if self._is_sharded:
                     raise _out_of_memory(error) from error
+                first = None
                 self._optimizer.zero_grad(set_to_none=True)
                 self._trainer.take_figures()
                 torch.cuda.empty_cache()
@@ -387,14 +391,14 @@ class LocalBackend:
         self._accumulate(batch, [[row]] * (most - passes))
         self._trainer.take_figures()
 
-    def _accumulate(self, batch: Batch, parts: Sequence[Sequence[Row]]) -> float:
+    def _accumulate(self, batch: Batch, parts: Sequence[Sequence[Row]], first: grpo.Pass | None = None) -> float:
         """The part of the batch's loss that comes from these rows."""
         self._trainer.observed = batch.observed
         self._note_blindness(batch)
         trained = batch.trained_tokens
         tokens = torch.tensor(float(trained), device=self._live.device)
         losses: list[torch.Tensor] = []
-        coming: grpo.Pass | None = None
+        coming = first
         for part, following in zip_longest(parts, parts[1:]):
             work = coming or self._prepared(part)
             self._trainer.plan_accumulation(

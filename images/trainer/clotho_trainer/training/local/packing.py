@@ -2,6 +2,7 @@
 that begin with it, and the gradients of all of them meet there. Each token sees what it would see in its own row."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 ATTENTION = "clotho_packed"
+_FLASH_4_CAPABILITIES = (9, 10)  # major, of Hopper and Blackwell
 
 
 class Sight(NamedTuple):
@@ -184,20 +186,33 @@ def _attend(
     """One operation for the compiler, so that lengths stay data; prompts' keys are copied here and nowhere kept."""
     keys, query_ends, key_ends, *_, longest = sight
     most_queries, most_keys = longest.tolist()
+    inputs = query, key[keys], value[keys]
+    if flash := _flash_attention_4(query.device):
+        lengths = _lengths(query_ends, key_ends, most_queries, most_keys)
+        out, sizes, *_ = flash._flash_attn_fwd(*inputs, **lengths, softmax_scale=scaling, causal=True, return_lse=True)
+        return out, sizes
+    ends = query_ends, key_ends, most_queries, most_keys
     out, sizes, *_ = torch.ops.aten._flash_attention_forward(
-        query,
-        key[keys],
-        value[keys],
-        query_ends,
-        key_ends,
-        most_queries,
-        most_keys,
-        0.0,
-        is_causal=True,
-        return_debug_mask=False,
-        scale=scaling,
+        *inputs, *ends, 0.0, is_causal=True, return_debug_mask=False, scale=scaling
     )
     return out, sizes
+
+
+@cache
+def _flash_attention_4(device: torch.device) -> Any:
+    """A third faster than the kernels that PyTorch has, where it is installed and made for this GPU; None elsewhere."""
+    if torch.cuda.get_device_capability(device)[0] not in _FLASH_4_CAPABILITIES:
+        return None
+    try:
+        from flash_attn.cute import interface
+    except ImportError:
+        return None
+    return interface
+
+
+def _lengths(query_ends: torch.Tensor, key_ends: torch.Tensor, queries: int, keys: int) -> dict[str, Any]:
+    """As FlashAttention 4 takes them."""
+    return {"cu_seqlens_q": query_ends, "cu_seqlens_k": key_ends, "max_seqlen_q": queries, "max_seqlen_k": keys}
 
 
 @_attend.register_fake
@@ -220,24 +235,18 @@ def _attend_backward(
 
     keys, query_ends, key_ends, copies, copy_ends, longest = sight
     most_queries, most_keys = longest.tolist()
-    nothing = torch.zeros((), dtype=torch.int64, device=query.device)  # seeds of a dropout that there is not
-    to_query, *to_copies = torch.ops.aten._flash_attention_backward(
-        gradient.contiguous(),
-        query,
-        key[keys],
-        value[keys],
-        out,
-        sizes,
-        query_ends,
-        key_ends,
-        most_queries,
-        most_keys,
-        0.0,
-        True,
-        nothing,
-        nothing,
-        scale=scaling,
-    )
+    inputs, gradient = (query, key[keys], value[keys]), gradient.contiguous()
+    if flash := _flash_attention_4(query.device):
+        lengths = _lengths(query_ends, key_ends, most_queries, most_keys)
+        to_query, *to_copies = flash._flash_attn_bwd(
+            *inputs, out, gradient, sizes, **lengths, softmax_scale=scaling, causal=True
+        )
+    else:
+        seed = torch.zeros((), dtype=torch.int64, device=query.device)  # of a dropout that there is not
+        ends = query_ends, key_ends, most_queries, most_keys
+        to_query, *to_copies = torch.ops.aten._flash_attention_backward(
+            gradient, *inputs, out, sizes, *ends, 0.0, True, seed, seed, scale=scaling
+        )
     to_key, to_value = (packing_kernels.add_up(each, copies, copy_ends) for each in to_copies)
     return to_query, to_key, to_value
 
