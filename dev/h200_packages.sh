@@ -2,10 +2,11 @@
 # Packs the locked packages of a trainer for a GPU machine without a network that has Python 3.12, torch 2.11 and triton 3.6.
 # Usage: dev/h200_packages.sh FOLDER [vllm | torch]   writes FOLDER/packages.tar.xz.00, .01, ...
 #   vllm    also vLLM, for the machine's own torch, and what it imports
-#   torch   also the lock's torch, triton, cuBLAS and NCCL: what the trainer image installs
+#   torch   also the lock's torch, triton, cuBLAS, NCCL and FlashAttention 4: what the trainer image installs
 # There: cat packages.tar.xz.* | tar -xJ, then PYTHONPATH=$PWD/packages: these packages precede the machine's own. With torch, in an interpreter without
 # the machine's packages (python3 -m venv --without-pip), because its torchvision is made for its own torch; the CUDA libraries that are left out come
 # from SITE, the folder of its packages: cp -rsn SITE/nvidia packages/ and cp -rsn SITE/triton/backends/nvidia/bin packages/triton/backends/nvidia/
+# FlashAttention 4 also needs $PWD/packages/nvidia_cutlass_dsl/dsl_packages in PYTHONPATH.
 # PART_MIB (56) is the largest size of a part.
 set -eu
 out=${1:-.local/h200-packages}
@@ -32,7 +33,7 @@ if [ "${2:-}" = vllm ]; then
     install "$work/vllm.txt"
 fi
 if [ "${2:-}" = torch ]; then
-    locked --no-dev --extra trainer | grep -E '^(torch|triton|networkx|sympy|mpmath|setuptools|nvidia-(cublas|cuda-runtime|nccl.*|nvshmem.*)|cuda-(bindings|pathfinder))==' > "$work/torch.txt"
+    locked --no-dev --extra trainer | grep -E '^(torch|triton|networkx|sympy|mpmath|setuptools|nvidia-(cublas|cuda-runtime|nccl.*|nvshmem.*|cutlass-dsl|cutlass-dsl-libs-(base|core|cu13))|cuda-(bindings|pathfinder))==' > "$work/torch.txt"
     install "$work/torch.txt"
 fi
 cd "$work/packages"

@@ -67,7 +67,8 @@ class _Multiply(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, turned: torch.Tensor, scale: torch.Tensor
     ) -> torch.Tensor:
         ctx.save_for_backward(turned, scale)
-        return product(*torch.ops.clotho.round_rows(x), weight, scale).to(x.dtype)
+        rows, scales = torch.ops.clotho.round_rows(x)
+        return product(rows, scales, weight, scale).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:

@@ -14,6 +14,7 @@ Tokens = NDArray[np.int64]
 Normalization = Literal["group", "batch", "none"]
 
 _LEAST_DEVIATION = 1e-8  # rewards that are all alike have none
+_MADE_UP = 256  # tokens of an answer
 
 
 @dataclass(frozen=True)
@@ -166,12 +167,13 @@ def blank(row: Row) -> Row:
 
 
 def made_up(rows: int) -> Batch:
-    """Answers to one prompt that teach nothing, where any will do. The last token of each is an environment's."""
-    counted, nothing = np.ones(16, np.bool_), np.zeros(16, np.float32)
+    """Answers to one prompt that teach nothing, where any will do; long enough for the kernels of usual ones. The last
+    token of each is an environment's."""
+    counted, nothing = np.ones(_MADE_UP, np.bool_), np.zeros(_MADE_UP, np.float32)
     row = Row(
         prompt=np.zeros(8, np.int64),
-        completion=np.zeros(16, np.int64),
-        trained=np.arange(16) < 15,
+        completion=np.zeros(_MADE_UP, np.int64),
+        trained=np.arange(_MADE_UP) < _MADE_UP - 1,
         counted=counted,
         advantages=nothing,
         logprobs=nothing + np.float32(np.nan),

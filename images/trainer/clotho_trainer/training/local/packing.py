@@ -1,6 +1,7 @@
 """The rows of a pass side by side, without padding, and every different prompt once: its keys serve all completions
 that begin with it, and the gradients of all of them meet there. Each token sees what it would see in its own row."""
 
+import warnings
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -203,8 +204,9 @@ def _flash_attention_4(device: torch.device) -> Any:
     """A third faster than the kernels that PyTorch has, where it is installed and made for this GPU; None elsewhere."""
     if torch.cuda.get_device_capability(device)[0] not in _FLASH_4_CAPABILITIES:
         return None
+    warnings.filterwarnings("ignore", "Argument aux_data")  # of its compiler, which nobody can heed
     try:
-        from flash_attn.cute import interface
+        from flash_attn.cute import interface  # type: ignore[import-untyped]
     except ImportError:
         return None
     return interface

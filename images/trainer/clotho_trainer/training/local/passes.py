@@ -55,9 +55,11 @@ def free_memory(promised_share: float = 0.0) -> int:
 
 
 def keep_compiled(folder: Path) -> None:
-    """What Triton and Inductor compile is kept on the volume, so that a restart does not compile again."""
+    """What is compiled is kept on the volume, so that a restart does not compile again."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
+    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", str(folder / "flash-attention"))
+    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # its default; Triton warns of a change to come if unset
 
 
