@@ -89,7 +89,7 @@ SOURCES = {
     "environment-reasoning-gym": ["images/environment"],
     "environment-verifiers": ["images/environment"],
 }
-MODULES = {"pyyaml": "yaml"}  # where it is not the package's name
+MODULES = {"pyyaml": "yaml", "flash-attn-4": "flash_attn"}  # where it is not the package's name
 
 
 @pytest.mark.parametrize("extra", SOURCES)
