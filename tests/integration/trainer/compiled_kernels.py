@@ -9,7 +9,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from clotho_trainer.inference.paged import gated_projection, rotated_projection, rounded_norm, streaming
+from clotho_trainer.inference.paged import gated_projection, rotated_projection, streaming
 from clotho_trainer.model.fp8 import FP8
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -62,16 +62,6 @@ def rotated(heads: rotated_projection.Heads, ranks: int, kind: torch.dtype, *, h
     return _compiled(rotated_projection._project_and_rotate, kinds, shape, kind, rotated_projection._WARPS)
 
 
-def normed(hidden: int, ranks: int) -> Any:
-    kinds = {"out": "*fp8e4nv", "rows": "i32", "stride": "i32", "up_stride": "i32", "epsilon": "fp32"}
-    kinds |= dict.fromkeys(("residual", "values", "up", "weight"), "*bf16")
-    kinds |= dict.fromkeys(("scales", "out_scales"), "*fp32")
-    signature = {name: kinds.get(name, "constexpr") for name in rounded_norm._add_norm_and_round.arg_names}
-    source = GluonASTSource(rounded_norm._add_norm_and_round, signature, rounded_norm.constants(hidden, ranks, 2, 64))
-    options = {"num_warps": rounded_norm._WARPS, "num_ctas": rounded_norm._SHARERS}
-    return triton.compile(source, target=HOPPER, options=options)
-
-
 def _compiled(kernel: Any, kinds: Mapping[str, str], shape: Mapping[str, Any], kind: torch.dtype, warps: int) -> Any:
     """Rows of 8 bits come with their scales, others with what normalises them."""
     scales = ("scale", "key_scales", "value_scales")
@@ -103,5 +93,3 @@ if __name__ == "__main__":
         check(gated(gated_projection._CHOICES[0], 0, precision))
         check(rotated(rotated_projection.Heads(32, 8, 128), 64, precision, has_norms=True))
         check(rotated(rotated_projection.Heads(32, 8, 64), 0, precision, has_norms=False))
-    for size in (2560, 4096):
-        assert "barrier.cluster" in normed(size, 32).asm["ptx"], "some multiprocessors share rows"

@@ -13,7 +13,6 @@ from clotho_trainer.inference.paged import (
     attention,
     gated_projection,
     rotated_projection,
-    rounded_norm,
     sampling,
     stepping,
     streaming,
@@ -326,8 +325,6 @@ class TritonOperations:
 
     def add_and_norm(self, residual, addition, weight, *, rounds):
         rows, hidden = residual.shape
-        if rounds and rounded_norm.is_fit(residual, addition):
-            return rounded_norm.add_norm_and_round(residual, addition, weight, self._weights.epsilon)
         out = _empty_rows(residual, hidden, rounds)
         if addition is not None and (addition.up is not None or addition.parts > 1):
             self._add(residual, addition, _ADDED)

@@ -155,16 +155,12 @@ def row_factors(
     return 1.0 / gl.sqrt(total / HIDDEN + epsilon)
 
 
-def is_hopper(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_properties(device).major == _HOPPER
-
-
 def is_streamable(linear: FusedLinear, least_tiles: int) -> bool:
     """On a Hopper, and with nothing else to add to its product."""
     if linear.streamed is None or linear.bias is not None:
         return False
     store, up, _ = linear.streamed
-    if not is_hopper(store.device):
+    if store.device.type != "cuda" or torch.cuda.get_device_properties(store.device).major != _HOPPER:
         return False
     depth, hidden = depth_of(store.dtype), store.shape[1]
     has_kinds = store.dtype in _KINDS and up.dtype == KIND
