@@ -19,7 +19,7 @@ from urllib.request import urlopen
 
 TOKEN = "a-token-for-the-bench"
 _WARM_UP = 3  # steps: the first compiles, and the next begin with half-made batches
-_SHOWN = ("engine serves", "activations are", "engine is ready", "transformers engine", "in 8 bits")
+_SHOWN = ("engine serves", "activations:", "engine is ready", "transformers engine", "in 8 bits")
 
 _PHASES = {
     f"seconds_{phase}"

@@ -44,6 +44,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 
+CONTEXT = 4096  # tokens of a sequence at most
+
 # What an inference server is asked for at once, where it differs from the work.
 LOADS: dict[str, dict[str, int]] = {
     "equal": {},
@@ -74,7 +76,7 @@ def arguments(options: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
 
 
-def make_model(shape: str, tokenizer: Any) -> Any:
+def make_model(shape: str, tokenizer: Any, context: int = CONTEXT) -> Any:
     """Random weights, made where they are used."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -83,7 +85,7 @@ def make_model(shape: str, tokenizer: Any) -> Any:
     torch.manual_seed(0)
     with torch.device("cuda" if on_gpu else "cpu"):
         return AutoModelForCausalLM.from_config(
-            _config(shape, tokenizer), dtype=torch.bfloat16 if on_gpu else torch.float32
+            _config(shape, tokenizer, context), dtype=torch.bfloat16 if on_gpu else torch.float32
         )
 
 
@@ -92,18 +94,18 @@ def write_config(shape: str, folder: Path) -> None:
     from clotho_trainer.model.tiny import make_tokenizer
 
     tokenizer = make_tokenizer()
-    config = _config(shape, tokenizer)
+    config = _config(shape, tokenizer, CONTEXT)
     config.architectures, config.dtype = ["Qwen3ForCausalLM"], "bfloat16"
     config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def _config(shape: str, tokenizer: Any) -> Any:
+def _config(shape: str, tokenizer: Any, context: int) -> Any:
     from transformers import AutoConfig
 
     return AutoConfig.for_model(
         "qwen3",
-        max_position_embeddings=4096,
+        max_position_embeddings=context,
         tie_word_embeddings=False,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,

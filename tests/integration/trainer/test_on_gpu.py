@@ -34,7 +34,7 @@ from clotho_trainer.training.local.backend import load_backend
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer import families, fast_policies
 from integration.trainer.fast_policies import CONTEXT
-from integration.trainer.tiny import config, groups
+from integration.trainer.tiny import config, groups, with_model
 from rig import locked_versions
 
 CUDA = torch.device("cuda")
@@ -180,6 +180,29 @@ def test_steps_compile_nothing_after_the_rehearsal(tmp_path: Path) -> None:
         torch._dynamo.config.error_on_recompile = False
         torch._dynamo.reset()
     assert backend.version == 1
+
+
+def test_less_memory_makes_layers_recompute_and_changes_no_gradient(tmp_path: Path) -> None:
+    shape = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "head_dim": 64}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4}
+    settings = AutoConfig.for_model("qwen3", vocab_size=64, pad_token_id=0, eos_token_id=1, **shape, **heads)
+    AutoModelForCausalLM.from_config(settings, dtype=torch.bfloat16).save_pretrained(tmp_path / "model")
+    tiny.make_tokenizer().save_pretrained(tmp_path / "model")
+    long = config(tmp_path / "model", gradient_checkpointing=None, max_tokens=4096)
+    backend = load_backend(with_model(long, dtype="bfloat16"), tmp_path)
+    answers = [[5 + (row + place) % 50 for place in range(3000)] for row in range(2)]
+    group = ScoredGroup(tokens=answers, masks=[[-100, *answer[1:]] for answer in answers], scores=[0.0, 1.0])
+    batch, activations = prepare([group], backend.rules, 0), backend._activations
+    estimated = activations.kept_bytes
+    backend.step(batch, 0.0)  # compiles
+    kept = backend.step(batch, 0.0)
+    assert 0 < activations.kept_bytes < estimated
+    activations.budget = 6000 * 5 * activations.kept_bytes
+    assert 4 <= activations.recomputed_layers(6000) < 8
+    recomputed = backend.step(batch, 0.0)
+    torch._dynamo.reset()
+    assert recomputed["gpu/memory_peak_bytes"] < kept["gpu/memory_peak_bytes"] - 3 * 6000 * activations.kept_bytes
+    assert recomputed["gradient_norm"] == pytest.approx(kept["gradient_norm"], rel=1e-3)
 
 
 class _Complete:

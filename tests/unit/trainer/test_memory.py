@@ -1,10 +1,12 @@
-"""How memory is divided, and whether activations are kept."""
+"""How memory is divided, and which layers keep their activations."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clotho_trainer.inference.core.block_manager import BlockManager, NoFreeBlocksError
 from clotho_trainer.inference.paged import memory
-from clotho_trainer.training.local.passes import Plan, plan
+from clotho_trainer.training.local.passes import ActivationMemory
 
 GIB = 2**30
 
@@ -41,18 +43,59 @@ def test_the_memory_budget_is_logged_in_one_line() -> None:
     )
 
 
+def activations(budget: float, kept: float = 32 * 1024) -> ActivationMemory:
+    return ActivationMemory(layers=32, budget=budget, kept_bytes=kept, input_bytes=2 * 1024)
+
+
+@given(
+    budget=st.floats(1, 200 * GIB),
+    kept=st.floats(4096, 1e6),
+    tokens=st.integers(1, 200_000),
+)
+def test_no_more_layers_recompute_than_the_budget_asks_for(budget: float, kept: float, tokens: int) -> None:
+    memory_of_pass = activations(budget, kept)
+
+    def needed(recomputed: int) -> float:
+        """With the gradients within one layer."""
+        return tokens * ((32 - recomputed + 1) * kept + recomputed * 2 * 1024)
+
+    recomputed = memory_of_pass.recomputed_layers(tokens)
+    assert recomputed == 32 or needed(recomputed) <= budget * (1 + 1e-9)
+    assert recomputed == 0 or needed(recomputed - 1) >= budget * (1 - 1e-9)
+
+
 @pytest.mark.parametrize(
-    ("fixed", "free", "expected"),
+    ("memory_of_pass", "recomputed"),
+    [(ActivationMemory(32), 0), (ActivationMemory(32, budget=0.0), 32), (activations(0.0), 32)],
+)
+def test_what_the_config_decides_holds_for_every_length(memory_of_pass: ActivationMemory, recomputed: int) -> None:
+    assert [memory_of_pass.recomputed_layers(tokens) for tokens in (1, 1_000_000)] == [recomputed, recomputed]
+
+
+@pytest.mark.parametrize(
+    ("budget", "tokens"),
     [
-        (None, 24 * GIB, Plan(keeps_activations=True, tokens=17_408)),
-        (None, 16 * GIB, Plan(keeps_activations=True, tokens=8_704)),
-        (None, 8 * GIB, Plan(keeps_activations=False, tokens=17_408)),
-        (1000, 8 * GIB, Plan(keeps_activations=True, tokens=1000)),
-        (20_000, 24 * GIB, Plan(keeps_activations=False, tokens=20_000)),
+        (40 * GIB, 17_408),
+        (12 * GIB, 8_704),
+        (6 * GIB, 4_352),
+        (3 * GIB, 4_352),  # some layers recompute, fewer than in a larger pass
+        (GIB // 10, 17_408),  # all do, in whatever pass
     ],
 )
-def test_activations_are_kept_when_they_fit(fixed: int | None, free: int, expected: Plan) -> None:
-    assert plan(fixed_tokens=fixed, kept_bytes_per_token=2**20, free=free) == expected
+def test_a_pass_is_as_large_as_possible_without_recomputing(budget: int, tokens: int) -> None:
+    assert activations(budget).best_pass() == tokens
+
+
+def test_passes_show_what_layers_really_keep() -> None:
+    found = activations(30 * GIB, kept=100_000)
+    found.measure(1_000, recomputed=0, held=1)
+    assert found.kept_bytes == 100_000, "too few tokens to tell"
+    found.measure(8_000, recomputed=12, held=8_000 * (20 * 50_000 + 12 * 2 * 1024))
+    assert found.kept_bytes == 50_000
+    found.measure(4_000, recomputed=0, held=4_000 * 32 * 70_000)
+    assert found.kept_bytes == 50_000, "a larger pass was measured before"
+    found.measure(16_000, recomputed=31, held=16_000 * 31 * 200_000)
+    assert found.kept_bytes == 50_000, "what belongs to no layer would count for the only one that kept anything"
 
 
 def test_a_block_is_free_when_its_last_owner_frees_it() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+OPTIMIZER_BYTES = 12  # of a trained parameter: a gradient and two moments in float32
 _CACHE_SHARE = 0.4  # of what weights and optimiser leave; training needs the rest for activations
 _SERVING_CACHE_SHARE = 0.8  # where nothing is trained
 _GIB = 2**30
@@ -34,7 +35,7 @@ def divide(
     *, total: int, used: int, trainable: int, bytes_per_token: int, rows: int, tokens_a_row: int, block_size: int
 ) -> Budget:
     """As many blocks as full batches can ever need, if they fit; at least enough for one sequence."""
-    optimizer = trainable * 12  # a gradient and two moments in float32
+    optimizer = trainable * OPTIMIZER_BYTES
     blocks_a_row = -(-tokens_a_row // block_size)
     block_bytes = block_size * bytes_per_token
     share = _CACHE_SHARE if trainable else _SERVING_CACHE_SHARE

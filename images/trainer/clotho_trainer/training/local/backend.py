@@ -21,6 +21,7 @@ from clotho_trainer.failures import TrainerError
 from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.core.engine import Engine
 from clotho_trainer.inference.paged.engine import FastEngine
+from clotho_trainer.inference.paged.memory import OPTIMIZER_BYTES
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model import load
 from clotho_trainer.model.architecture import compute_quantized, unsupported_reason
@@ -92,16 +93,17 @@ class LocalBackend:
         self._tokens_a_pass = passes.TOKENS
         self._rows_a_pass = training.micro_batch_size
         self._has_noted_blindness = False
-        self._keeps_activations = not training.gradient_checkpointing
+        recomputes = training.gradient_checkpointing
+        if recomputes is None:
+            recomputes = self._is_sharded  # one is short of memory, or would not shard
+        self._activations = passes.all_alike(self._trainer.model, recompute=recomputes)
         self._compiles = False
         passes.keep_compiled(work / "compiled")
         self._engine = choose_engine(config, self._live, self._end_tokens, work, rank)
         self._joint_weights = self._join()
-        if self._is_sharded and training.gradient_checkpointing is None:
-            self._recompute(True)  # one is short of memory, or would not shard
-        elif self._live.device.type == "cuda" and not self._is_sharded:
+        if self._live.device.type == "cuda" and not self._is_sharded:
             vllm_starts_here = config.inference.engine == "vllm" and config.inference.vllm.mode == "colocate"
-            self._plan_passes(passes.free_memory(config.inference.vllm.memory_share if vllm_starts_here else 0.0))
+            self._plan_passes(config.inference.vllm.memory_share if vllm_starts_here else 0.0)
             is_compilable = config.model.quantization != "nf4" or unsupported_reason(self._live.model) is None
             if not self._live.modules_decode and not training.lora.dropout and is_compilable:
                 passes.compile_layers(self._live.model)
@@ -311,27 +313,22 @@ class LocalBackend:
         weights = self._engine.weights
         return weights if joint.join(self._live.model, weights) else None
 
-    def _plan_passes(self, free: int) -> None:
-        """Activations are kept when they fit beside the weights and the cache, unless the config decides."""
+    def _plan_passes(self, promised_share: float) -> None:
+        """Activations are kept as far as they fit beside weights, optimiser and cache, unless the config decides."""
         if self._training.gradient_checkpointing is not None:
             return
-        self._trainer.recompute_activations(False)
-        kept = passes.kept_bytes_per_token(self._live.model, self._trainer.accelerator.autocast)
-        fixed = self._rows_a_pass * self.rules.max_tokens or None
-        plan = passes.plan(fixed_tokens=fixed, kept_bytes_per_token=kept, free=free)
-        self._recompute(not plan.keeps_activations)
-        self._tokens_a_pass = plan.tokens
+        trained = sum(each.numel() for each in optimizer_state.parameters(self._optimizer))
+        free = passes.free_memory(trained * OPTIMIZER_BYTES, promised_share)
+        self._activations = passes.measured(self._trainer.model, self._trainer.accelerator.autocast, free)
+        self._tokens_a_pass = self._rows_a_pass * self.rules.max_tokens or self._activations.best_pass()
         log.info(
-            "activations are %s: %d tokens a pass, %.1f MiB each when kept, %.1f GiB free",
-            "kept" if plan.keeps_activations else "recomputed",
-            plan.tokens,
-            kept / 2**20,
+            "activations: %d tokens a pass, %d of %d layers recompute them; %.1f MiB a token when kept, %.1f GiB free",
+            self._tokens_a_pass,
+            self._activations.recomputed_layers(self._tokens_a_pass),
+            self._activations.layers,
+            self._activations.kept_bytes * self._activations.layers / 2**20,
             free / 2**30,
         )
-
-    def _recompute(self, is_on: bool) -> None:
-        self._keeps_activations = not is_on
-        self._trainer.recompute_activations(is_on)
 
     def _clip(self, trainable: Sequence[torch.nn.Parameter]) -> float:
         """The norm over all ranks, before clipping."""
@@ -358,13 +355,13 @@ class LocalBackend:
                 self._optimizer.zero_grad(set_to_none=True)
                 self._trainer.take_figures()
                 torch.cuda.empty_cache()
-                if self._keeps_activations and self._training.gradient_checkpointing is None:
-                    self._recompute(True)
+                if self._activations.budget and self._training.gradient_checkpointing is None:
+                    self._activations.budget = 0.0
                 elif not self._shrink(rows):
                     raise
                 log.warning(
                     "out of GPU memory: the step is repeated, activations %s, with %s a forward pass",
-                    "kept" if self._keeps_activations else "recomputed",
+                    "kept" if self._activations.budget else "recomputed",
                     f"{self._rows_a_pass} sequences" if self._rows_a_pass else f"{self._tokens_a_pass} tokens",
                 )
 
@@ -422,7 +419,10 @@ class LocalBackend:
 
     def _loss(self, work: grpo.Pass, tokens: torch.Tensor) -> torch.Tensor:
         work.inputs["num_items_in_batch"] = tokens
-        return self._trainer.loss(work)
+        recomputed, held = self._activations.recomputed_layers(work.tokens), passes.held_bytes()
+        loss = self._trainer.loss(work, recomputed)
+        self._activations.measure(work.tokens, recomputed, passes.held_bytes() - held)
+        return loss
 
 
 def _fingerprint(model: Any) -> str:

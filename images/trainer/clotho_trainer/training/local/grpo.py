@@ -14,13 +14,12 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 import numpy as np
 import torch
 from datasets import Dataset  # type: ignore[import-untyped]
-from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, pad
 
 from clotho_contract.settings import Training, WorldModel
-from clotho_trainer.model.architecture import unsupported_reason
+from clotho_trainer.model.architecture import base_model, unsupported_reason
 from clotho_trainer.model.load import one_model_at_a_time
 from clotho_trainer.training.batch import Observed, Row, trained_tokens
 from clotho_trainer.training.local import packing
@@ -38,6 +37,13 @@ class Pass:
 
     inputs: Inputs
     batch: Packed | None = None  # the same without padding, where it is used
+
+    @property
+    def tokens(self) -> int:
+        """That the model reads, padding among them."""
+        if self.batch is not None:
+            return len(self.batch.tokens)
+        return self.inputs["prompt_ids"].numel() + self.inputs["completion_ids"].numel()
 
 
 @dataclass(frozen=True)
@@ -67,19 +73,28 @@ class GroupTrainer(GRPOTrainer):
         super().__init__(*arguments, **named)
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._noted: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+        self._recomputed: int | None = None  # layers; None: as TRL has left it
 
-    def loss(self, work: Pass) -> torch.Tensor:
+    def loss(self, work: Pass, recomputed_layers: int = 0) -> torch.Tensor:
         self._batch = work.batch
         if self.beta:
+            self._recompute(0)
             work.inputs["ref_per_token_logps"] = self._reference_logprobs(work.inputs)
+        self._recompute(recomputed_layers)
         result: torch.Tensor = self.compute_loss(self.model, work.inputs)
         return result
 
-    def recompute_activations(self, is_on: bool) -> None:
-        if is_on:
+    def _recompute(self, layers: int) -> None:
+        """The first ones compute their activations again in the backward pass; the others keep them."""
+        if layers == self._recomputed:
+            return
+        if layers:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            for layer in base_model(self.model).get_decoder().layers[layers:]:
+                layer.gradient_checkpointing = False
         else:
             self.model.gradient_checkpointing_disable()
+        self._recomputed = layers
 
     def plan_accumulation(self, fraction: float) -> None:
         """How much of the step the next micro-batch is. TRL divides by a number of equal micro-batches; ours are not
@@ -102,7 +117,7 @@ class GroupTrainer(GRPOTrainer):
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         base = nullcontext() if self.ref_model is not None else self.model.disable_adapter()
-        with torch.no_grad(), disable_gradient_checkpointing(model, self.args.gradient_checkpointing_kwargs), base:
+        with torch.no_grad(), base:
             logprobs: torch.Tensor = self._logprobs_and_entropies(model, ids, mask, inputs["completion_ids"].size(1))[0]
         return logprobs
 
@@ -217,7 +232,6 @@ def make_trainer(
     trainer.has_plain_head = adapter is not None and not loss.entropy_coefficient and is_supported
     if trainer.has_plain_head:
         packing.prepare(trainer.model)
-    trainer.recompute_activations(bool(training.gradient_checkpointing))
     return trainer
 
 

@@ -1,0 +1,97 @@
+"""Activations that do not fit are recomputed, by no more layers than necessary, and the gradient stays the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clotho_contract.settings import Loss
+from clotho_trainer.model.architecture import base_model
+from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.local.backend import LocalBackend
+from integration.trainer.tiny import backend, config, groups
+
+
+def take_step(policy: LocalBackend) -> dict[str, float]:
+    return policy.step(prepare(groups(0), policy.rules, policy.version), 1e-2)
+
+
+def layers(policy: LocalBackend) -> Any:
+    return base_model(policy.live.model).model.layers
+
+
+def forward_passes(policy: LocalBackend) -> list[int]:
+    """Of each layer, counted from now on."""
+    counts = [0] * len(layers(policy))
+
+    def count(index: int) -> Any:
+        def hook(*_: Any) -> None:
+            counts[index] += 1
+
+        return hook
+
+    for index, layer in enumerate(layers(policy)):
+        layer.register_forward_pre_hook(count(index))
+    return counts
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("recomputed", [0, 1, 2])
+def test_only_the_first_layers_recompute(
+    recomputed: int, beta: float, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(model, loss=Loss(beta=beta), gradient_checkpointing=None)
+    expected = take_step(backend(settings, tmp_path))
+    policy = backend(settings, tmp_path)
+    monkeypatch.setattr(policy._activations, "recomputed_layers", lambda _tokens: recomputed)
+    counts = forward_passes(policy)
+    found = take_step(policy)
+    once = 2 if beta else 1  # the reference keeps nothing
+    assert counts == [once + 1] * recomputed + [once] * (2 - recomputed)
+    assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-4)
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+def test_each_pass_recomputes_what_its_own_length_asks_for(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = backend(config(model, micro_batch_size=4, gradient_checkpointing=None), tmp_path)
+    asked: list[int] = []
+
+    def recomputed_layers(tokens: int) -> int:
+        asked.append(tokens)
+        return 2 if tokens == max(asked) else 0
+
+    monkeypatch.setattr(policy._activations, "recomputed_layers", recomputed_layers)
+    batch = prepare(groups(0), policy.rules, policy.version)
+    policy.step(batch, 1e-2)
+    prompts = {row.prompt.tobytes(): len(row.prompt) for row in batch.rows}
+    assert len(asked) == 2
+    assert sum(asked) == sum(prompts.values()) + sum(len(row.completion) for row in batch.rows), "no padding counts"
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [None, False, True])
+def test_a_pass_that_is_out_of_memory_is_repeated_with_less(
+    gradient_checkpointing: bool | None, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First with recomputed activations, where the config leaves that to the trainer, then with fewer sequences."""
+    settings = config(model, micro_batch_size=8, gradient_checkpointing=gradient_checkpointing)
+    expected = take_step(backend(settings, tmp_path))
+    policy = backend(settings, tmp_path)
+    tried: list[tuple[int, int]] = []
+    loss = policy._trainer.loss
+
+    def within_memory(work: Any, recomputed: int) -> torch.Tensor:
+        rows = len(work.inputs["completion_ids"])
+        tried.append((rows, recomputed))
+        if rows > 4:
+            raise torch.OutOfMemoryError
+        return loss(work, recomputed)
+
+    monkeypatch.setattr(policy._trainer, "loss", within_memory)
+    found = take_step(policy)
+    first, last = {None: (0, 2), False: (0, 0), True: (2, 2)}[gradient_checkpointing]
+    more = [(8, 2)] if gradient_checkpointing is None else []
+    assert tried == [(8, first), *more, (4, last), (4, last)]
+    assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-4)
