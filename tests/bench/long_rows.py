@@ -11,8 +11,6 @@ without adapters. `products_tflops` is what the same GPU reaches with large prod
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,14 +35,11 @@ _PRODUCT_SECONDS = 2.0  # long enough for the GPU to reach its power limit
 
 def main() -> None:
     options = _options()
-    if options.packages:
-        sys.path.append(str(options.packages))  # last: what the machine has itself wins
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    trainer_work.prepare(options)
     if options.side:
         print(json.dumps(_measure(options)))
         return
-    sides = {side: _in_own_process(side) for side in SIDES}
+    sides = {side: trainer_work.in_own_process(side) for side in SIDES}
     work = {
         name: getattr(options, name) for name in ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "rank")
     }
@@ -59,17 +54,6 @@ def _options() -> argparse.Namespace:
     trainer_work.add_options(parser, prompts=2, group=8, new_tokens=16_384 - 128, micro=0)
     trainer_run.add_options(parser)
     return parser.parse_args()
-
-
-def _in_own_process(side: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, __file__, *sys.argv[1:], "--side", side], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"the side {side} failed with exit code {done.returncode}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    print(json.dumps({"side": side, **result}), file=sys.stderr, flush=True)
-    return result
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:

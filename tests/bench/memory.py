@@ -11,9 +11,7 @@ pass to the trainer, and whether activations are kept; with any other they are r
 
 import argparse
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -32,16 +30,14 @@ SIDES = {"lora": ("none", "auto"), "qlora": ("nf4", "auto"), "qlora_transformers
 
 def main() -> None:
     options = _options()
-    if options.packages:
-        sys.path.append(str(options.packages))  # last: what the machine has itself wins
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    trainer_work.prepare(options)
     if options.side:
         print(json.dumps(_write_model(options) if options.side == "model" else _measure(options)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        has_gpu = _in_own_process("model", folder)["has_gpu"]
-        sides = {side: _in_own_process(side, folder) for side in SIDES if has_gpu or side == "lora"}
+        where = "--folder", folder
+        has_gpu = trainer_work.in_own_process("model", *where)["has_gpu"]
+        sides = {side: trainer_work.in_own_process(side, *where) for side in SIDES if has_gpu or side == "lora"}
     names = ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro", "rank")
     work = {name: getattr(options, name) for name in names}
     ratios = _ratios(sides) if has_gpu else {"ratio": None}
@@ -63,16 +59,6 @@ def _options() -> argparse.Namespace:
     trainer_work.add_options(parser, prompts=4, group=8, new_tokens=256, micro=4)
     parser.add_argument("--steps", type=int, default=3)
     return parser.parse_args()
-
-
-def _in_own_process(side: str, folder: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--folder", folder]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the side {side} failed with exit code {done.returncode}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    print(json.dumps({"side": side, **result}), file=sys.stderr, flush=True)
-    return result
 
 
 def _write_model(options: argparse.Namespace) -> dict[str, Any]:

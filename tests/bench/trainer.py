@@ -16,8 +16,6 @@ three. The last line is JSON; in `ratios` more than 1 means that ours is faster.
 import argparse
 import asyncio
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,10 +37,7 @@ OURS = ("ours", "fp8", "fp8-cache")
 
 def main() -> None:
     options = _options()
-    if options.packages:
-        sys.path.append(str(options.packages))  # last: what the machine has itself wins
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    trainer_work.prepare(options)
     if options.side == "trainer":
         sys.exit(_trainer(options))
     if options.side:
@@ -52,7 +47,7 @@ def main() -> None:
         return
     pythons = dict.fromkeys(trainer_peers.SIDES, options.peers_python)
     names = options.sides.split(",")
-    figures = {side: _in_own_process(side, python=pythons.get(side, sys.executable)) for side in names}
+    figures = {side: trainer_work.in_own_process(side, python=pythons.get(side, sys.executable)) for side in names}
     print(json.dumps({"bench": "trainer", "work": _work(options), **figures, "ratios": _ratios(figures)}))
 
 
@@ -100,17 +95,6 @@ def _loads(text: str) -> list[str]:
 def _work(options: argparse.Namespace) -> dict[str, Any]:
     names = ("shape", "prompts", "group", "prompt_tokens", "new_tokens", "micro", "rank", "engine", "ragged")
     return {name: getattr(options, name) for name in names}
-
-
-def _in_own_process(side: str, *more: str, python: str = sys.executable) -> dict[str, Any]:
-    """So that no side inherits the other's memory."""
-    command = [python, __file__, *sys.argv[1:], "--side", side, *more]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the side {side} failed with exit code {done.returncode}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    print(json.dumps({"side": side, **result}), file=sys.stderr, flush=True)
-    return result
 
 
 def _ours(options: argparse.Namespace) -> dict[str, Any]:
@@ -162,7 +146,7 @@ async def _serve(backend: Any, options: argparse.Namespace) -> dict[str, Any]:
         here, there = [], []
         for _ in range(2):  # in turns, so that both see the same machine
             here.append(await _inside(backend, options, load))
-            there.append((await asyncio.to_thread(_in_own_process, "client", *more))["tokens_per_second"])
+            there.append((await asyncio.to_thread(trainer_work.in_own_process, "client", *more))["tokens_per_second"])
         inside[load], over_http[load] = trainer_run.mean(here), trainer_run.mean(there)
     await runner.cleanup()
     await backend.engine.stop()

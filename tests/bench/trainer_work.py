@@ -1,7 +1,11 @@
 """What the trainer's benchmarks work on: shapes, random weights, prompts."""
 
 import argparse
+import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +72,25 @@ def add_options(parser: argparse.ArgumentParser, *, prompts: int, group: int, ne
     parser.add_argument("--packages", type=Path, help="a folder of unpacked packages that this machine lacks")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Before anything heavy is imported."""
+    if options.packages:
+        sys.path.append(str(options.packages))  # last: what the machine has itself wins
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def in_own_process(side: str, *more: str, python: str = sys.executable) -> dict[str, Any]:
+    """Of the benchmark that runs, so that no side inherits the other's memory."""
+    command = [python, *sys.argv, "--side", side, *more]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the side {side} failed with exit code {done.returncode}")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(json.dumps({"side": side, **result}), file=sys.stderr, flush=True)
+    return result
 
 
 def arguments(options: argparse.Namespace) -> list[str]:
