@@ -13,7 +13,7 @@ from clotho_trainer.model import fp8
 from clotho_trainer.model.architecture import base_model
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.training.batch import prepare
-from clotho_trainer.training.local import gating, joint, packing
+from clotho_trainer.training.local import gating, joint, packing, varlen_attention
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer.fast_policies import ARCHITECTURES, CONTEXT, nudge, policy
 from integration.trainer.test_packing import CPU, ROWS, WIDTH, gradients, padded, weighed
@@ -75,8 +75,10 @@ def test_the_base_by_itself_and_padded_rows_still_pass_through_the_modules() -> 
 
 
 def test_compiled_layers_are_the_same_and_serve_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain: Any = torch.compiler.disable(packing._plain)  # type: ignore[no-untyped-call]
-    monkeypatch.setattr(packing, "_plain", plain)  # which goes part by part; a GPU's attention is one operation
+    plain: Any = torch.compiler.disable(varlen_attention._plain)  # type: ignore[no-untyped-call]
+    monkeypatch.setattr(
+        varlen_attention, "_plain", plain
+    )  # which goes part by part; a GPU's attention is one operation
     live = packed_policy("qwen3")
     weights = PolicyWeights(live.model, CONTEXT)
     counts = (5, 3, 4, 2)

@@ -29,7 +29,7 @@ from clotho_trainer.model.architecture import base_model, compute_quantized
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.nf4 import Nf4Linear
 from clotho_trainer.training.batch import prepare
-from clotho_trainer.training.local import gating, joint, packing, passes
+from clotho_trainer.training.local import gating, joint, packing, passes, varlen_attention
 from clotho_trainer.training.local.backend import load_backend
 from clotho_trainer.training.local.logprob_head import completion_logprobs
 from integration.trainer import families, fast_policies
@@ -86,15 +86,16 @@ def test_the_versions_are_those_of_the_lock() -> None:
 
 
 def test_fused_attention_equals_the_plain_one() -> None:
-    sight = packing.packed(*padded(9, 40, 0), 40, CUDA).sight
-    tokens = int(sight.query_ends[-1])
+    varlen = packing.packed(*padded(9, 40, 0), 40, CUDA).varlen
+    tokens = int(varlen.cu_seqlens_q[-1])
     torch.manual_seed(0)
     rows = [
         torch.randn(tokens, heads, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True) for heads in (8, 2, 2)
     ]
     direction = torch.randn(tokens, 8, 128, device="cuda")
     wide = [row.detach().float().requires_grad_() for row in rows]
-    found, expected = packing._fused(rows, sight, 128**-0.5), packing._plain(wide, sight, 128**-0.5)
+    found = varlen_attention._fused(rows, varlen, 128**-0.5)
+    expected = varlen_attention._plain(wide, varlen, 128**-0.5)
     assert relative(found, expected) < 5e-3
     ours = torch.autograd.grad((found.float() * direction).sum(), rows)
     theirs = torch.autograd.grad((expected * direction).sum(), wide)

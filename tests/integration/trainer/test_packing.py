@@ -67,9 +67,9 @@ def test_nothing_is_padded_and_a_common_prompt_is_there_once() -> None:
     expected = [*FIRST, 11, 12, 13, *SECOND, 14, *[15] * 7, 11, 12, *FIRST[:4], 16, 17]
     assert batch.tokens.tolist() == expected
     assert batch.positions.tolist()[: len(FIRST) + 3] == list(range(8))
-    assert batch.sight.query_ends.diff().tolist() == [5, 3, 3, 1, 7, 2, 4, 2]
-    assert batch.sight.key_ends.diff().tolist() == [5, 8, 3, 4, 12, 7, 4, 6]
-    assert batch.sight.longest.tolist() == [7, 12]
+    assert batch.varlen.cu_seqlens_q.diff().tolist() == [5, 3, 3, 1, 7, 2, 4, 2]
+    assert batch.varlen.cu_seqlens_k.diff().tolist() == [5, 8, 3, 4, 12, 7, 4, 6]
+    assert batch.varlen.max_seqlens.tolist() == [7, 12]
 
 
 def test_a_model_with_packed_attention_still_reads_padded_rows() -> None:

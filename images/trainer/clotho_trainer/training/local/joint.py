@@ -12,7 +12,8 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from clotho_trainer.inference.paged.linear import FusedLinear
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.architecture import base_model
-from clotho_trainer.training.local import gating, packing
+from clotho_trainer.training.local import gating, varlen_attention
+from clotho_trainer.training.local.varlen_attention import Varlen
 
 # Operations for the compiler to leave as they are. As with nf4, without custom_op, whose calls cost more.
 _library: Any = torch.library.Library("clotho", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -182,11 +183,11 @@ def _is_joinable(layer: Layer) -> bool:
     return all(linear.whole is not None and linear.has_all_adapters for linear in linears)
 
 
-def _forward(layer: Any, hidden_states: torch.Tensor, *, sight: packing.Sight | None = None, **named: Any) -> Any:
+def _forward(layer: Any, hidden_states: torch.Tensor, *, varlen: Varlen | None = None, **named: Any) -> Any:
     """What the layer's own modules compute, which still serve all but packed rows and the base by itself."""
     attention = layer.self_attn
-    if sight is None or attention.q_proj.disable_adapters:
-        return type(layer).forward(layer, hidden_states, sight=sight, **named)
+    if varlen is None or attention.q_proj.disable_adapters:
+        return type(layer).forward(layer, hidden_states, varlen=varlen, **named)
     heads = (*hidden_states.shape[:-1], -1, attention.head_dim)
     parts = layer.joint_qkv(layer.input_layernorm(hidden_states)).view(heads)
     kv_heads = parts.shape[-2] // (attention.num_key_value_groups + 2)
@@ -195,6 +196,6 @@ def _forward(layer: Any, hidden_states: torch.Tensor, *, sight: packing.Sight | 
         query, key = attention.q_norm(query), attention.k_norm(key)
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     query, key = apply_rotary_pos_emb(query, key, *named["position_embeddings"])
-    mixed, _ = packing.attend(attention, query, key, value, None, scaling=attention.scaling, sight=sight)
+    mixed, _ = varlen_attention.attend(attention, query, key, value, None, scaling=attention.scaling, varlen=varlen)
     hidden_states = hidden_states + layer.joint_output(mixed.flatten(-2))
     return hidden_states + layer.joint_mlp(layer.post_attention_layernorm(hidden_states))
