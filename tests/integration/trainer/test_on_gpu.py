@@ -5,6 +5,7 @@ image installs the lock's.
 """
 
 import asyncio
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,24 @@ def test_steps_compile_nothing_after_the_rehearsal(tmp_path: Path) -> None:
         torch._dynamo.config.error_on_recompile = False
         torch._dynamo.reset()
     assert backend.version == 1
+
+
+def test_more_passes_do_not_wait_for_the_gpu_more_often(model: Path, tmp_path: Path) -> None:
+    counts = []
+    for micro in (8, 2):
+        backend = load_backend(with_model(config(model, micro_batch_size=micro), dtype="bfloat16"), tmp_path)
+        batch = prepare(groups(0), backend.rules, 0)
+        backend.step(batch, 1e-3)  # compiles
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                backend.step(batch, 1e-3)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        torch._dynamo.reset()
+        counts.append(sum("synchroniz" in str(wait.message) for wait in waits))
+    assert counts[0] == counts[1] > 0
 
 
 def test_less_memory_makes_layers_recompute_and_changes_no_gradient(tmp_path: Path) -> None:

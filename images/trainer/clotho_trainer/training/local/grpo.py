@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -52,6 +52,31 @@ class Figures:
     sums: dict[str, float]  # figures that add up over them
 
 
+class _Unread(torch.Tensor):
+    """A figure that TRL would read in every pass, while the GPU runs out of work. It stays where it is until the step
+    is done."""
+
+    def item(self) -> torch.Tensor:  # type: ignore[override]
+        return self.as_subclass(torch.Tensor)
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getitem__(self, index: Any) -> Any:
+        return self if isinstance(index, torch.Tensor) else super().__getitem__(index)
+
+
+def _reduced(figure: torch.Tensor, **_: Any) -> _Unread:
+    """Over this rank alone: ranks merge what they report."""
+    return figure.detach().as_subclass(_Unread)
+
+
+def _gathered(rows: torch.Tensor) -> _Unread:
+    """TRL leaves rows without trained tokens out of extremes, for which it would have to know them: here they are as
+    the mean of the others, and change nothing."""
+    return _reduced(torch.where(rows.isnan(), rows.nanmean(), rows))
+
+
 class GroupTrainer(GRPOTrainer):
     """GRPOTrainer without its sampling: rows come in, the loss comes out.
 
@@ -71,8 +96,9 @@ class GroupTrainer(GRPOTrainer):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._sums: defaultdict[str, float] = defaultdict(float)
-        self._noted: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+        self.accelerator.reduce = _reduced
+        self.accelerator.gather = self.accelerator.gather_for_metrics = _gathered
+        self._sums: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
         self._recomputed: int | None = None  # layers; None: as TRL has left it
 
     def loss(self, work: Pass, recomputed_layers: int = 0) -> torch.Tensor:
@@ -103,13 +129,11 @@ class GroupTrainer(GRPOTrainer):
         self.args.steps_per_generation = 1 / fraction
 
     def take_figures(self) -> Figures:
-        noted = {key: torch.stack(values).tolist() for key, values in self._noted.items()}
-        found = {**self._metrics["train"], **noted}
-        means = {key: float(np.nanmean(values)) for key, values in found.items() if values}
-        figures = Figures(means, dict(self._sums))
-        self._metrics["train"], self._noted = defaultdict(list), defaultdict(list)
-        self._sums = defaultdict(float)
-        return figures
+        means = {key: float(np.nanmean(values)) for key, values in _read(self._metrics["train"]).items()}
+        sums = {key: sum(values) for key, values in _read(self._sums).items()}
+        self._metrics["train"].clear()
+        self._sums.clear()
+        return Figures(means, sums)
 
     def _reference_logprobs(self, inputs: Inputs) -> torch.Tensor:
         """Under the policy as it was before training: the base below the adapter, or TRL's frozen copy."""
@@ -142,7 +166,7 @@ class GroupTrainer(GRPOTrainer):
     def _note(self, name: str, values: torch.Tensor) -> None:
         """The mean over the tokens that are trained; read once the step is done."""
         trained = self._inputs["completion_mask"] * self._inputs["tool_mask"]
-        self._noted[name].append((values * trained).sum() / trained.sum().clamp(min=1))
+        self._metrics["train"][name].append((values * trained).sum() / trained.sum().clamp(min=1))
 
     def _compute_loss(self, model: Any, inputs: Inputs) -> torch.Tensor:
         self._inputs = inputs
@@ -150,8 +174,8 @@ class GroupTrainer(GRPOTrainer):
         if not self.world_model.coefficient:
             return policy
         world = self._world_model_loss(inputs)
-        self._sums["policy_loss"] += policy.item()
-        self._sums["world_model_loss"] += world.item()
+        self._sums["policy_loss"].append(policy.detach())
+        self._sums["world_model_loss"].append(world.detach())
         return policy + self.world_model.coefficient * world
 
     def _world_model_loss(self, inputs: Inputs) -> torch.Tensor:
@@ -168,6 +192,15 @@ class GroupTrainer(GRPOTrainer):
             return (per_row / observed.sum(-1).clamp(min=1)).sum() / max(self.observed.rows, 1)
         longest: int = self.args.max_completion_length
         return per_row.sum() / (max(self.observed.rows, 1) * longest)
+
+
+def _read(figures: Mapping[str, list[torch.Tensor]]) -> dict[str, list[float]]:
+    """Some are numbers already."""
+    return {
+        key: torch.stack([torch.as_tensor(each) for each in values]).tolist()
+        for key, values in figures.items()
+        if values
+    }
 
 
 class _Unplaced(GRPOConfig):
