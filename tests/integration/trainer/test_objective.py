@@ -95,6 +95,32 @@ def test_equal_scores_change_nothing(model: Path, tmp_path: Path) -> None:
     assert policy.step(prepare(flat, policy.rules, 0), 1e-2)["gradient_norm"] == pytest.approx(0.0, abs=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("loss", "needs_all"),
+    [*((Loss(type=kind), False) for kind in LOSSES), (Loss(beta=0.1), True)],  # type: ignore[arg-type]
+)
+def test_rows_without_an_advantage_are_not_read_where_they_change_nothing(
+    loss: Loss, needs_all: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = backend(config(model, loss=loss), tmp_path)
+    first, second = groups(0)
+    batch = prepare([first, structs.replace(second, scores=[0.3] * len(second.scores))], policy.rules, 0)
+    read: list[int] = []
+    prepared = grpo.prepared
+
+    def counted(rows: Any, *arguments: Any, **named: Any) -> grpo.Pass:
+        read.append(len(rows))
+        return prepared(rows, *arguments, **named)
+
+    monkeypatch.setattr(grpo, "prepared", counted)
+    found = policy.step(batch, 1e-2)
+    assert sum(read) == len(batch.rows) if needs_all else len(first.tokens)
+    monkeypatch.setattr(grpo.GroupTrainer, "needs_all_rows", True)
+    expected = backend(config(model, loss=loss), tmp_path).step(batch, 1e-2)
+    assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-4)
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4, abs=1e-7)
+
+
 NORMALIZATIONS = ["selected_tokens", "sequence_mean", "seq_mean_token_sum_norm"]
 
 

@@ -43,6 +43,9 @@ def test_small_differences_count_as_much_as_large_ones() -> None:
 
 def test_a_group_of_equal_scores_has_zero_advantages() -> None:
     assert group_advantages([[2.0, 2.0, 2.0]], "group")[0].tolist() == [0.0, 0.0, 0.0]
+    assert group_advantages([[0.1] * 6], "none")[0].tolist() == [0.0] * 6, (
+        "though the mean of six is not 0.1 in float64"
+    )
 
 
 def test_everything_before_the_first_trained_token_is_the_prompt() -> None:
@@ -76,6 +79,21 @@ def test_the_environments_own_token_advantages_win() -> None:
 )
 def test_an_advantage_can_be_set_to_zero(overrides: dict[str, object]) -> None:
     assert prepare([a_group(**overrides)], RULES, version=0).rows[0].advantages.tolist() == [0.0, 0.0]
+
+
+def test_only_rows_with_an_advantage_for_a_trained_token_change_anything() -> None:
+    useless = a_group(
+        advantages=[[9.0, 9.0, 0.0, 0.0], [9.0, 0.0, 9.0, 0.0]], masks=[[-100, -100, 7, 8], [-100, 6, -100, 2]]
+    )
+    batch = prepare([a_group(scores=[0.1, 0.1]), useless, a_group(scores=[0.0, 1.0])], RULES, version=0)
+    assert [id(row) for row in batch.rows_with_advantages] == [id(row) for row in batch.rows[4:]]
+
+
+def test_a_batch_without_advantages_still_has_its_shortest_row() -> None:
+    batch = prepare(
+        [a_group(scores=[1.0, 1.0], tokens=[[5, 6, 7, 8], [5, 6, 9]], masks=[[-100, 6, 7, 8], [-100, 6, 9]])], RULES, 0
+    )
+    assert [row.length for row in batch.rows_with_advantages] == [3]
 
 
 def test_rows_without_log_probabilities_are_marked_unknown() -> None:

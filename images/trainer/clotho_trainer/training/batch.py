@@ -76,6 +76,12 @@ class Batch:
         return trained_tokens(self.rows)
 
     @property
+    def rows_with_advantages(self) -> tuple[Row, ...]:
+        """The others have no gradient in a policy loss. Never none, so that every step has one."""
+        found = tuple(row for row in self.rows if row.advantages[row.trained & row.counted].any())
+        return found or (min(self.rows, key=lambda row: row.length),)
+
+    @property
     def observed(self) -> Observed:
         counts = [int((~row.trained & row.counted).sum()) for row in self.rows]
         return Observed(sum(counts), sum(count > 0 for count in counts))
@@ -111,8 +117,11 @@ def prepare(groups: Sequence[ScoredGroup], rules: Rules, version: int) -> Batch:
 
 
 def group_advantages(scores: Sequence[Sequence[float]], normalization: Normalization) -> list[Floats]:
-    """Centred on the group's mean; divided by the deviation of the group, of the whole batch, or not at all."""
-    centred = [np.asarray(group, np.float64) - np.mean(group) for group in scores]
+    """Centred on the group's mean; divided by the deviation of the group, of the whole batch, or not at all. Equal
+    scores are exactly 0, though their mean may be rounded."""
+    centred = [
+        np.asarray(group, np.float64) - (np.mean(group) if len(set(group)) > 1 else group[:1]) for group in scores
+    ]
     if normalization == "none":
         return [values.astype(np.float32) for values in centred]
     if normalization == "batch":

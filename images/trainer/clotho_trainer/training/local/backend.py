@@ -166,7 +166,7 @@ class LocalBackend:
         return self._live.training_expected()
 
     def step(self, batch: Batch, learning_rate: float) -> dict[str, float]:
-        parts = self._parts(self._team.shares(batch.rows)[self._team.rank])
+        parts = self._parts(self._shares(batch)[self._team.rank])
         first = self._prepared(parts[0]) if parts else None  # before its turn, while decoding goes on
         with self._live.training():  # the rows travel in this turn, too: decoding and collectives never overlap
             self._team.lead(batch, learning_rate)
@@ -339,7 +339,7 @@ class LocalBackend:
 
     def _accumulate_within_memory(self, batch: Batch, first: grpo.Pass | None) -> Report:
         """No rank waits for another meanwhile, so each may repeat its share on its own; unless layers are gathered."""
-        shares = self._team.shares(batch.rows)
+        shares = self._shares(batch)
         rows = shares[self._team.rank]
         while True:
             try:
@@ -364,6 +364,10 @@ class LocalBackend:
                     "kept" if self._activations.budget else "recomputed",
                     f"{self._rows_a_pass} sequences" if self._rows_a_pass else f"{self._tokens_a_pass} tokens",
                 )
+
+    def _shares(self, batch: Batch) -> Sequence[Sequence[Row]]:
+        """Of the rows that change anything, by rank."""
+        return self._team.shares(batch.rows if self._trainer.needs_all_rows else batch.rows_with_advantages)
 
     def _shrink(self, rows: Sequence[Row]) -> bool:
         """Whether there is anything left to halve."""

@@ -101,6 +101,12 @@ class GroupTrainer(GRPOTrainer):
         self._sums: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
         self._recomputed: int | None = None  # layers; None: as TRL has left it
 
+    @property
+    def needs_all_rows(self) -> bool:
+        """Whether the loss has terms that do not depend on advantages."""
+        terms = self.beta, self.args.entropy_coef, self.world_model.coefficient, self.aux_loss_enabled
+        return any(terms)
+
     def loss(self, work: Pass, recomputed_layers: int = 0) -> torch.Tensor:
         self._batch = work.batch
         if self.beta:
