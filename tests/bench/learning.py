@@ -5,8 +5,8 @@ both at the same time with two batches in flight, so that most sequences live th
 `one_in_flight`, `four_in_flight` and `eight_in_flight`: with as many batches. A setting is `ENGINE:SCHEDULE` or
 `ENGINE:SCHEDULE:LOSS`; the loss `cispo` is truncated importance sampling, the default `dapo` clips instead. The last
 line is JSON: for each setting and seed the mean reward of the first and last five steps, and the step at which the mean
-of five steps reached 0.9. The engine `fp8` is the fast one over a base in 8 bits, on a GPU, where `--dtype bfloat16`
-makes the others comparable.
+of five steps reached 0.9, with the seconds until then. The engine `fp8` is the fast one over a base in 8 bits, on a
+GPU, where `--dtype bfloat16` makes the others comparable.
 """
 
 import argparse
@@ -48,12 +48,14 @@ def main() -> None:
     results: dict[str, Any] = {}
     for setting in options.settings.split(","):
         runs = [asyncio.run(_learn(setting, seed, options)) for seed in range(options.seeds)]
+        goals = [_steps_to_goal(rewards) for rewards, _ in runs]
         results[setting] = {
             "first5": [round(mean(rewards[:5]), 3) for rewards, _ in runs],
             "last5": [round(mean(rewards[-5:]), 3) for rewards, _ in runs],
             "mean": round(mean(mean(rewards) for rewards, _ in runs), 3),
-            "seconds": round(sum(seconds for _, seconds in runs), 1),
-            "steps_to_goal": [_steps_to_goal(rewards) for rewards, _ in runs],
+            "seconds": round(sum(seconds[-1] for _, seconds in runs), 1),
+            "steps_to_goal": goals,
+            "seconds_to_goal": [goal and round(run[1][goal - 1], 1) for goal, run in zip(goals, runs, strict=True)],
         }
         print(json.dumps({setting: results[setting]}), file=sys.stderr, flush=True)
     versions = locked_versions.running()
@@ -64,7 +66,8 @@ def _steps_to_goal(rewards: list[float]) -> int | None:
     return next((n for n in range(5, len(rewards) + 1) if mean(rewards[n - 5 : n]) >= GOAL), None)
 
 
-async def _learn(setting: str, seed: int, options: argparse.Namespace) -> tuple[list[float], float]:
+async def _learn(setting: str, seed: int, options: argparse.Namespace) -> tuple[list[float], list[float]]:
+    """The rewards of the steps, and the seconds after which each was done."""
     from clotho_trainer.model import tiny
     from clotho_trainer.training.batch import prepare
     from clotho_trainer.training.local import backend as local_backend
@@ -77,7 +80,7 @@ async def _learn(setting: str, seed: int, options: argparse.Namespace) -> tuple[
         queue: asyncio.Queue[Any] = asyncio.Queue(len(LETTERS))
         letters = LETTERS * BATCHES_IN_FLIGHT[schedule]
         producers = [asyncio.create_task(_produce(backend, letter, queue)) for letter in letters]
-        rewards, began = [], time.monotonic()
+        rewards, seconds, began = [], [], time.monotonic()
         for _ in range(options.steps):
             if not producers:
                 groups = await asyncio.gather(*(_group(backend, letter) for letter in LETTERS))
@@ -86,10 +89,11 @@ async def _learn(setting: str, seed: int, options: argparse.Namespace) -> tuple[
             batch = prepare(groups, backend.rules, backend.version)
             await asyncio.to_thread(backend.step, batch, 1e-2)
             rewards.append(batch.figures["reward/mean"])
+            seconds.append(time.monotonic() - began)
         for producer in producers:
             producer.cancel()
         await backend.engine.stop()
-    return rewards, time.monotonic() - began
+    return rewards, seconds
 
 
 async def _produce(backend: Any, letter: str, queue: "asyncio.Queue[Any]") -> None:
