@@ -44,8 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batches-in-flight",
         type=float,
-        default=2.0,
-        help="groups that our environment has open; at the 8b shape 16, which is an environment's default",
+        default=1.0,
+        help="groups that our environment has open; one batch is an environment's default",
     )
     parser.add_argument("--engine", default="auto", help="inference.engine of our side")
 

@@ -86,6 +86,12 @@ class RunConfig(Settings, frozen=True):
     resume_from: str = ""  # an s3:// location that another run has copied its checkpoints to
     continues_other_runs: bool = False  # without checkpoints of its own, the run starts from another run's
 
+    @property
+    def samples_elsewhere(self) -> bool:
+        """On GPUs that train nothing."""
+        uses_server = self.inference.engine == "vllm" and self.inference.vllm.mode == "server"
+        return uses_server or bool(self.endpoints.inference_replicas)
+
     def environment(self, name: str) -> EnvironmentConfig:
         for candidate in self.environments:
             if candidate.name == name:

@@ -5,7 +5,7 @@ from pydantic import Field
 
 from clotho_contract.config import Endpoints, EnvironmentConfig, RunConfig, RunIdentity
 from clotho_contract.description import ConfigField
-from clotho_contract.settings import Model, Training
+from clotho_contract.settings import Inference, Model, Training, Vllm
 from clotho_environment import Completion, Config, Environment
 from clotho_environment.builtin.letters import Letters
 from clotho_environment.commands.describe import describe
@@ -56,6 +56,38 @@ def test_answers_are_no_longer_than_what_the_trainer_takes_unless_the_run_says_s
     )
     fields = config_fields(NativeEntry(kind, {}), run, EnvironmentConfig(name="here", config=config))
     assert build(kind, fields).config.max_tokens == expected
+
+
+class FewConfig(Config):
+    concurrency: int = 3
+
+
+class Few(Environment[FewConfig, int]):
+    """Its author has chosen how many rollouts are in flight."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "others", "inference", "expected"),
+    [
+        (Sums, {"group_size": 8}, [], {}, 16),  # 128 / 8
+        (Sums, {"group_size": 8, "concurrency": 5}, [], {}, 5),  # as the run says
+        (Few, {"group_size": 8}, [], {}, 3),  # as the environment says
+        (Sums, {"group_size": 8}, [EnvironmentConfig(name="other", weight=2.0)], {}, 6),  # a third of them, rounded up
+        (Sums, {"group_size": 8}, [], {"engine": "vllm", "vllm": Vllm(mode="server", url="http://v")}, 32),
+        (Sums, {"group_size": 128}, [EnvironmentConfig(name="other", weight=9.0)], {}, 1),
+    ],
+)
+def test_one_batch_is_in_flight_unless_run_or_author_choose(kind, config, others, inference, expected):
+    place = EnvironmentConfig(name="here", config=config)
+    run = RunConfig(
+        run=RunIdentity(name="run", namespace="default", id="r1"),
+        endpoints=Endpoints(api_server="http://api:8000", inference="http://trainer:8001"),
+        model=Model(name="tiny"),
+        training=Training(steps=5, batch_size=128),
+        environments=(place, *others),
+        inference=Inference(**inference),
+    )
+    assert build(kind, config_fields(NativeEntry(kind, {}), run, place)).config.concurrency == expected
 
 
 @pytest.mark.parametrize(

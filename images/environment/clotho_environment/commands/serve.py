@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,14 @@ from clotho_environment.pod.status import status_server, stop_signal
 from clotho_environment.pod.telemetry import Telemetry
 from clotho_environment.pod.watchdog import Watchdog
 from clotho_environment.rollouts.runner import Limits, Runner
-from clotho_environment.sdk.environment import AnyEnvironment, InvalidConfigError, build, validated
+from clotho_environment.sdk.environment import (
+    DEFAULT_CONCURRENCY,
+    MOST_CONCURRENT,
+    AnyEnvironment,
+    InvalidConfigError,
+    build,
+    validated,
+)
 from clotho_environment.sdk.sampling import SamplingClient
 
 log = logging.getLogger(__name__)
@@ -56,11 +64,24 @@ async def serve(
 
 
 def config_fields(entry: NativeEntry, run: RunConfig, place: EnvironmentConfig) -> dict[str, Any]:
-    """By default no answer is longer than a sequence that the trainer takes: small models refuse to write one."""
+    """With defaults that depend on the run, where neither the run nor the author of the environment chooses."""
     known = entry.kind.config_class.model_fields
-    longest = known["max_tokens"].default
-    default = {"max_tokens": min(longest, run.training.max_tokens)} if isinstance(longest, int) else {}
-    return {**default, **place.config_for(known), **entry.preset}
+    given = {**place.config_for(known), **entry.preset}
+    defaults: dict[str, int] = {}
+    longest, group_size = known["max_tokens"].default, given.get("group_size", known["group_size"].default)
+    if isinstance(longest, int):  # no longer than a sequence that the trainer takes: small models refuse to write one
+        defaults["max_tokens"] = min(longest, run.training.max_tokens)
+    if known["concurrency"].default == DEFAULT_CONCURRENCY and isinstance(group_size, int) and group_size > 0:
+        defaults["concurrency"] = groups_in_flight(run, place, group_size)
+    return defaults | given
+
+
+def groups_in_flight(run: RunConfig, place: EnvironmentConfig, group_size: int) -> int:
+    """This environment's share of one batch, so that samples are about a step old. Where inference has GPUs of its own
+    of two, so that it samples one while the other is trained."""
+    weights = sum(each.weight for each in run.environments) or place.weight
+    batches = 2 if run.samples_elsewhere else 1
+    return min(max(ceil(batches * run.training.batch_size * place.weight / weights / group_size), 1), MOST_CONCURRENT)
 
 
 def check_config(entry: NativeEntry, run: RunConfig, place: EnvironmentConfig) -> None:

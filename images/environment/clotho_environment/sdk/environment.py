@@ -3,7 +3,7 @@
 import random
 import reprlib
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Final, Generic, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,6 +11,9 @@ from clotho_contract.nearest import nearest
 from clotho_contract.trajectory import DEFAULT_GROUP_SIZE
 from clotho_environment.sdk.group import Group
 from clotho_environment.sdk.sampling import Defaults, SamplingClient
+
+DEFAULT_CONCURRENCY: Final = 16
+MOST_CONCURRENT: Final = 4096
 
 
 class Config(BaseModel):
@@ -25,7 +28,12 @@ class Config(BaseModel):
     temperature: float | None = Field(
         None, gt=0, le=10, description="Of sampling; what the run's inference uses when absent."
     )
-    concurrency: int = Field(16, ge=1, le=4096, description="Rollouts in flight at once.")
+    concurrency: int = Field(
+        DEFAULT_CONCURRENCY,
+        ge=1,
+        le=MOST_CONCURRENT,
+        description="Rollouts in flight at once; in a run, as many as a batch has groups if this is absent.",
+    )
     rollout_timeout_seconds: float = Field(3600, gt=0, description="A rollout that takes longer is given up.")
     evaluate_every_steps: int = Field(25, ge=0, description="Steps between evaluations; 0 turns them off.")
     skip_equal_scores: bool = Field(
