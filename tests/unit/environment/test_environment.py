@@ -75,6 +75,7 @@ class Few(Environment[FewConfig, int]):
         (Sums, {"group_size": 8}, [EnvironmentConfig(name="other", weight=2.0)], {}, 6),  # a third of them, rounded up
         (Sums, {"group_size": 8}, [], {"engine": "vllm", "vllm": Vllm(mode="server", url="http://v")}, 32),
         (Sums, {"group_size": 128}, [EnvironmentConfig(name="other", weight=9.0)], {}, 1),
+        (Sums, {"group_size": 8}, [], {"max_batch_size": 32}, 8),  # twice what is decoded at once
     ],
 )
 def test_one_batch_is_in_flight_unless_run_or_author_choose(kind, config, others, inference, expected):
