@@ -275,9 +275,23 @@ TRAINING = (
     Mutation(
         "advantages are not centred",
         f"{_TRAINING}/batch.py",
-        "np.asarray(group, np.float64) - np.mean(group) for group in scores",
+        "np.asarray(group, np.float64) - (np.mean(group) if len(set(group)) > 1 else group[:1]) for group in scores",
         "np.asarray(group, np.float64) for group in scores",
         _TRAINER_TESTS,
+    ),
+    Mutation(
+        "rows below the mean of their group are left out",
+        f"{_TRAINING}/batch.py",
+        "row.advantages[row.trained & row.counted].any()",
+        "(row.advantages[row.trained & row.counted] > 0).any()",
+        _TRAINER_TESTS,
+    ),
+    Mutation(
+        "a layer keeps activations that do not fit",
+        f"{_TRAINING}/local/passes.py",
+        "math.ceil(missing",
+        "math.floor(missing",
+        ("tests/unit/trainer/test_memory.py",),
     ),
     Mutation(
         "the deviation is that of a population",
@@ -327,6 +341,20 @@ TRAINING = (
         'if loss.type == "cispo" else loss.epsilon_high',
         'if loss.type == "cispo" else None',
         (f"{_OBJECTIVE_TESTS}::test_epsilon_high_is_the_upper_clip_range",),
+    ),
+    Mutation(
+        "rows without an advantage are left out of a loss with other terms",
+        f"{_TRAINING}/local/grpo.py",
+        "return any(terms)",
+        "return False",
+        (f"{_OBJECTIVE_TESTS}::test_rows_without_an_advantage_are_not_read_where_they_change_nothing",),
+    ),
+    Mutation(
+        "figures are read in every pass",
+        f"{_TRAINING}/local/grpo.py",
+        "self.accelerator.reduce = _reduced",
+        "pass",
+        ("tests/integration/trainer/test_figures.py::test_more_passes_do_not_wait_for_the_device_more_often",),
     ),
     Mutation(
         "micro-batches of different sizes weigh the same",
