@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from clotho_contract.settings import Loss
-from clotho_trainer.model.architecture import base_model
+from clotho_trainer.model.architecture import recomputable_layers
+from clotho_trainer.model.tiny import make_tokenizer
 from clotho_trainer.training.batch import prepare
 from clotho_trainer.training.local.backend import LocalBackend
 from integration.trainer.tiny import backend, config, groups
@@ -17,13 +19,10 @@ def take_step(policy: LocalBackend) -> dict[str, float]:
     return policy.step(prepare(groups(0), policy.rules, policy.version), 1e-2)
 
 
-def layers(policy: LocalBackend) -> Any:
-    return base_model(policy.live.model).model.layers
-
-
 def forward_passes(policy: LocalBackend) -> list[int]:
     """Of each layer, counted from now on."""
-    counts = [0] * len(layers(policy))
+    layers = recomputable_layers(policy.live.model)
+    counts = [0] * len(layers)
 
     def count(index: int) -> Any:
         def hook(*_: Any) -> None:
@@ -31,7 +30,7 @@ def forward_passes(policy: LocalBackend) -> list[int]:
 
         return hook
 
-    for index, layer in enumerate(layers(policy)):
+    for index, layer in enumerate(layers):
         layer.register_forward_pre_hook(count(index))
     return counts
 
@@ -51,6 +50,19 @@ def test_only_the_first_layers_recompute(
     assert counts == [once + 1] * recomputed + [once] * (2 - recomputed)
     assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-4)
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+def test_layers_of_any_name_recompute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2 has them as `transformer.h`."""
+    sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 2, "n_positions": 128}
+    settings = AutoConfig.for_model("gpt2", pad_token_id=0, bos_token_id=1, eos_token_id=1, **sizes)
+    AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    policy = backend(config(tmp_path / "model", gradient_checkpointing=None), tmp_path)
+    monkeypatch.setattr(policy._activations, "recomputed_layers", lambda _tokens: 2)
+    counts = forward_passes(policy)
+    assert take_step(policy)["gradient_norm"] > 0
+    assert counts == [2, 2, 1]
 
 
 def test_each_pass_recomputes_what_its_own_length_asks_for(

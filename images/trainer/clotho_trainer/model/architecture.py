@@ -18,6 +18,14 @@ def base_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def recomputable_layers(model: Any) -> list[Any]:
+    """Those of the text part that can compute their activations again, in the order of the forward pass."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    decoder = base_model(model).get_decoder()
+    return [module for module in decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
 def is_saved_as_named(model: Any) -> bool:
     """Whether a checkpoint has the model's parameters as they are, or under other names and cut otherwise (experts)."""
     from transformers.core_model_loading import revert_weight_conversion

@@ -19,7 +19,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, pad
 
 from clotho_contract.settings import Training, WorldModel
-from clotho_trainer.model.architecture import base_model, unsupported_reason
+from clotho_trainer.model.architecture import recomputable_layers, unsupported_reason
 from clotho_trainer.model.load import one_model_at_a_time
 from clotho_trainer.training.batch import Observed, Row, trained_tokens
 from clotho_trainer.training.local import packing
@@ -122,7 +122,7 @@ class GroupTrainer(GRPOTrainer):
             return
         if layers:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            for layer in base_model(self.model).get_decoder().layers[layers:]:
+            for layer in recomputable_layers(self.model)[layers:]:
                 layer.gradient_checkpointing = False
         else:
             self.model.gradient_checkpointing_disable()

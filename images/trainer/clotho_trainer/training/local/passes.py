@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from clotho_trainer.model.architecture import base_model
+from clotho_trainer.model.architecture import base_model, recomputable_layers
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class ActivationMemory:
 
 
 def all_alike(model: Any, *, recompute: bool) -> ActivationMemory:
-    return ActivationMemory(_layers(model), budget=0.0 if recompute else math.inf)
+    return ActivationMemory(len(recomputable_layers(model)), budget=0.0 if recompute else math.inf)
 
 
 def measured(model: Any, autocast: Callable[[], Any], free: int) -> ActivationMemory:
@@ -64,12 +64,9 @@ def measured(model: Any, autocast: Callable[[], Any], free: int) -> ActivationMe
     before = held_bytes()
     with autocast():
         hidden = inner.model(input_ids=ids, use_cache=False).last_hidden_state
-    kept = (held_bytes() - before) / _PROBE_TOKENS / _layers(model)
-    return ActivationMemory(_layers(model), max(free - _RESERVE, 0), kept, hidden.shape[-1] * hidden.element_size())
-
-
-def _layers(model: Any) -> int:
-    return len(base_model(model).get_decoder().layers)
+    layers = len(recomputable_layers(model))
+    kept = (held_bytes() - before) / _PROBE_TOKENS / layers
+    return ActivationMemory(layers, max(free - _RESERVE, 0), kept, hidden.shape[-1] * hidden.element_size())
 
 
 def held_bytes() -> int:
