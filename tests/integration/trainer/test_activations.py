@@ -1,5 +1,6 @@
 """Activations that do not fit are recomputed, by no more layers than necessary, and the gradient stays the same."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from clotho_contract.settings import Loss
 from clotho_trainer.model.architecture import recomputable_layers
 from clotho_trainer.model.tiny import make_tokenizer
 from clotho_trainer.training.batch import prepare
+from clotho_trainer.training.local import passes
 from clotho_trainer.training.local.backend import LocalBackend
 from integration.trainer.tiny import backend, config, groups
 
@@ -54,7 +56,7 @@ def test_only_the_first_layers_recompute(
 
 def test_layers_of_any_name_recompute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GPT-2 has them as `transformer.h`."""
-    sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 2, "n_positions": 128}
+    sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 3, "n_head": 2, "n_positions": 512}
     settings = AutoConfig.for_model("gpt2", pad_token_id=0, bos_token_id=1, eos_token_id=1, **sizes)
     AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path / "model")
     make_tokenizer().save_pretrained(tmp_path / "model")
@@ -63,6 +65,7 @@ def test_layers_of_any_name_recompute(tmp_path: Path, monkeypatch: pytest.Monkey
     counts = forward_passes(policy)
     assert take_step(policy)["gradient_norm"] > 0
     assert counts == [2, 2, 1]
+    assert passes.measured(policy.live.model, nullcontext, 2**40).layers == 3
 
 
 def test_each_pass_recomputes_what_its_own_length_asks_for(

@@ -76,9 +76,8 @@ def test_the_base_by_itself_and_padded_rows_still_pass_through_the_modules() -> 
 
 def test_compiled_layers_are_the_same_and_serve_every_length(monkeypatch: pytest.MonkeyPatch) -> None:
     plain: Any = torch.compiler.disable(varlen_attention._plain)  # type: ignore[no-untyped-call]
-    monkeypatch.setattr(
-        varlen_attention, "_plain", plain
-    )  # which goes part by part; a GPU's attention is one operation
+    # The plain one goes part by part; a GPU's attention is one operation.
+    monkeypatch.setattr(varlen_attention, "_plain", plain)
     live = packed_policy("qwen3")
     weights = PolicyWeights(live.model, CONTEXT)
     counts = (5, 3, 4, 2)

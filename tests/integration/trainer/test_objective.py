@@ -114,7 +114,7 @@ def test_rows_without_an_advantage_are_not_read_where_they_change_nothing(
 
     monkeypatch.setattr(grpo, "prepared", counted)
     found = policy.step(batch, 1e-2)
-    assert sum(read) == len(batch.rows) if needs_all else len(first.tokens)
+    assert sum(read) == (len(batch.rows) if needs_all else len(first.tokens))
     monkeypatch.setattr(grpo.GroupTrainer, "needs_all_rows", True)
     expected = backend(config(model, loss=loss), tmp_path).step(batch, 1e-2)
     assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-4)

@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from clotho_trainer.inference.paged.engine import FastEngine
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.inference.transformers.engine import TransformersEngine
 from clotho_trainer.inference.vllm.engine import VllmEngine
-from clotho_trainer.model.architecture import unsupported_reason
+from clotho_trainer.model.architecture import trainable_parameters, unsupported_reason
 from clotho_trainer.model.fp8 import incapable_gpu
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.load import context_length
@@ -83,7 +82,7 @@ def _fast_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[int
     budget = memory.divide(
         total=total,
         used=used,
-        trainable=_trainable(live.model),
+        trainable=trainable_parameters(live.model),
         bytes_per_token=bytes_per_token(weights, in_fp8=in_fp8),
         rows=rows,
         tokens_a_row=min(context, config.training.max_tokens),
@@ -107,7 +106,3 @@ def _memory(device: torch.device) -> tuple[int, int]:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return total, total - free
-
-
-def _trainable(model: Any) -> int:
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -18,6 +18,10 @@ def base_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def trainable_parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
 def recomputable_layers(model: Any) -> list[Any]:
     """Those of the text part that can compute their activations again, in the order of the forward pass."""
     from transformers.modeling_layers import GradientCheckpointingLayer

@@ -24,7 +24,7 @@ from clotho_trainer.inference.paged.engine import FastEngine
 from clotho_trainer.inference.paged.memory import OPTIMIZER_BYTES
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model import load
-from clotho_trainer.model.architecture import compute_quantized, unsupported_reason
+from clotho_trainer.model.architecture import compute_quantized, trainable_parameters, unsupported_reason
 from clotho_trainer.model.live import LiveWeights
 from clotho_trainer.model.memory_file import MemoryFile
 from clotho_trainer.model.tokenizer import load_tokenizer
@@ -317,8 +317,8 @@ class LocalBackend:
         """Activations are kept as far as they fit beside weights, optimiser and cache, unless the config decides."""
         if self._training.gradient_checkpointing is not None:
             return
-        trained = sum(each.numel() for each in optimizer_state.parameters(self._optimizer))
-        free = passes.free_memory(trained * OPTIMIZER_BYTES, promised_share)
+        promised = trainable_parameters(self._trainer.model) * OPTIMIZER_BYTES
+        free = passes.free_memory(promised, promised_share)
         self._activations = passes.measured(self._trainer.model, self._trainer.accelerator.autocast, free)
         self._tokens_a_pass = self._rows_a_pass * self.rules.max_tokens or self._activations.best_pass()
         log.info(

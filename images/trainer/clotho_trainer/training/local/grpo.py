@@ -80,8 +80,8 @@ def _gathered(rows: torch.Tensor) -> _Unread:
 class GroupTrainer(GRPOTrainer):
     """GRPOTrainer without its sampling: rows come in, the loss comes out.
 
-    Of TRL's private parts it relies on `_compute_loss`, `_get_per_token_logps_and_entropies` and `_metrics`; a
-    contract test watches them.
+    Of TRL's private parts it relies on `_compute_loss`, `_get_per_token_logps_and_entropies` and `_metrics`, and on
+    figures passing through accelerate's `reduce` and `gather`; contract tests watch them.
     """
 
     model: Any

@@ -59,11 +59,11 @@ def all_alike(model: Any, *, recompute: bool) -> ActivationMemory:
 
 def measured(model: Any, autocast: Callable[[], Any], free: int) -> ActivationMemory:
     """With a small forward pass, of which every layer keeps its activations."""
-    inner = base_model(model)
+    decoder = base_model(model).get_decoder()
     ids = torch.zeros(1, _PROBE_TOKENS, dtype=torch.long, device=model.device)
     before = held_bytes()
     with autocast():
-        hidden = inner.model(input_ids=ids, use_cache=False).last_hidden_state
+        hidden = decoder(input_ids=ids, use_cache=False).last_hidden_state
     layers = len(recomputable_layers(model))
     kept = (held_bytes() - before) / _PROBE_TOKENS / layers
     return ActivationMemory(layers, max(free - _RESERVE, 0), kept, hidden.shape[-1] * hidden.element_size())
