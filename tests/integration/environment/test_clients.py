@@ -151,6 +151,16 @@ class TestApiServer:
         await asyncio.gather(*(client.submit(group, [ATTEMPT.sequence]) for group in marked))
         assert [group["scores"] for group in api_server.groups] == [group.scores for group in marked]
 
+    async def test_it_takes_groups_at_once_while_nothing_holds_them_up(self, client, api_server):
+        await client.register()
+        taken = [client.accepts_at_once]
+        full, busy = web.Response(status=429, headers={"Retry-After": "0"}), web.Response(status=503)
+        for trouble in ([], [full], [busy], []):
+            api_server.troubles += trouble
+            await client.submit(GROUP, [ATTEMPT.sequence])
+            taken.append(client.accepts_at_once)
+        assert taken == [False, True, False, False, True]
+
     async def test_refused_groups_name_the_problem(self, client, api_server):
         detail = [{"loc": ["body", "scores", 0], "msg": "scores[0]: too large", "type": "value_error"}]
         await client.register()

@@ -37,6 +37,8 @@ def sequence(**changes):
         (group(attempts=[GOOD, sequence(trained=(True,) * 4)]), "attempts[1].trained[0]: the first token"),
         (group(attempts=[GOOD, sequence(logprobs=(0, 0, 0.7, 0))]), "attempts[1].logprobs[2]: 0.7 is not the log"),
         (group(attempts=[GOOD, sequence(logprobs=(0, 0, -math.inf, 0))]), "attempts[1].logprobs[2]: -inf"),
+        (group(attempts=[GOOD, sequence(logprobs=(0.0, 0.0, -math.inf, -0.5))]), "attempts[1].logprobs[2]: -inf"),
+        (group(attempts=[GOOD, sequence(logprobs=(0.0, 0.0, -0.5, math.nan))]), "attempts[1].logprobs[3]: nan"),
         (group(advantages=[[0.0] * 4]), "advantages: 1 of them for 2 attempts"),
         (group(advantages=[[0.0] * 4, [0.0] * 3]), "advantages[1]: 3 of them for 4 tokens"),
         (group(advantages=[[0.0] * 4, [0.0, 0.0, math.inf, 0.0]]), "advantages[1][2]: inf is not a finite number"),

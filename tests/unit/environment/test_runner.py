@@ -19,6 +19,8 @@ ANSWER = Completion(text="ok", prompt_tokens=(1,), tokens=(2,), logprobs=(-0.5,)
 class MemoryServer:
     """Counts a step for each group, like a run whose batch is one group."""
 
+    accepts_at_once = False
+
     def __init__(self, refusal: Exception | None = None) -> None:
         self.groups: list[Group] = []
         self.is_registered = False
@@ -309,6 +311,65 @@ async def test_back_pressure_keeps_groups_and_starts_no_more_than_the_workers_ho
     server.room.set()
     assert (await task).reason == "Finished"
     assert len(server.groups) >= 5
+
+
+async def test_a_worker_goes_on_while_a_server_that_takes_groups_at_once_takes_its_last():
+    made = asyncio.Semaphore(0)
+
+    async def counted(item: int) -> Group:
+        made.release()
+        return await good(item)
+
+    server = MemoryServer()
+    server.accepts_at_once = True
+    server.room.clear()
+    runner, _ = runner_for(counted, server, concurrency=1)
+    task = asyncio.create_task(run(runner))
+    for _ in range(2):
+        await made.acquire()
+    await server.waiting.acquire()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert made.locked(), "its second group waits for the first one's turn, so it makes no third"
+    assert server.waiting.locked()
+    server.room.set()
+    assert (await task).reason == "Finished"
+
+
+async def test_a_refused_group_does_not_take_the_next_one_along():
+    class RefusesTheFirst(MemoryServer):
+        accepts_at_once = True
+
+        async def submit(self, group: Group, sequences: object) -> None:
+            await asyncio.sleep(0)
+            if group.scores == [0.0]:
+                raise InvalidGroupError("scores[0]: no")
+            await super().submit(group, sequences)
+
+    async def numbered(item: int) -> Group:
+        await asyncio.sleep(0)
+        return Group([ANSWER], [float(item)])
+
+    server = RefusesTheFirst()
+    runner, telemetry = runner_for(numbered, server, concurrency=1)
+    assert (await run(runner)).reason == "Finished"
+    assert rollouts(telemetry, "refused") == 1
+    assert [group.scores for group in server.groups][:3] == [[1.0], [2.0], [3.0]]
+
+
+async def test_stop_delivers_what_was_made():
+    server, stop = MemoryServer(), asyncio.Event()
+    server.accepts_at_once = True
+    server.room.clear()
+    runner, _ = runner_for(good, server, concurrency=1)
+    task = asyncio.create_task(runner.run(stop))
+    await server.waiting.acquire()
+    stop.set()
+    await asyncio.sleep(0)
+    server.room.set()
+    ending = await task
+    assert ending.reason == "Stopped"
+    assert 1 <= len(server.groups) <= 2
 
 
 async def test_a_failing_setup_ends_it_with_the_cause():

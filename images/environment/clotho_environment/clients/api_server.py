@@ -65,6 +65,7 @@ class ApiServer:
         self._registering = asyncio.Lock()
         self._turn = asyncio.Lock()
         self._is_reachable = True
+        self._accepts_at_once = self._was_held_up = False
         self._awaited = ""  # what the API server asked to wait for
 
     @property
@@ -96,15 +97,22 @@ class ApiServer:
             raise TransientError(answer.status or "no environment id in its answer")
         return answer.env_id
 
+    @property
+    def accepts_at_once(self) -> bool:
+        """Whether it took the last group without back-pressure or an outage: the next ones will hardly wait either."""
+        return self._accepts_at_once
+
     async def submit(self, group: Group, sequences: list[Sequence]) -> None:
         """Returns when the server has the group; under back-pressure that is when it has room again.
 
         One after the other, so that no group is overtaken until its policy is long forgotten.
         """
         async with self._turn:
+            self._was_held_up = False
             await self._call_registered(
                 "POST", "/scored_data", lambda env_id: encode_group(group, sequences, env_id), new_key()
             )
+            self._accepts_at_once = not self._was_held_up
 
     async def current_step(self) -> int:
         """Also the sign of life that keeps us in the server's list of connected environments."""
@@ -154,7 +162,7 @@ class ApiServer:
         answer = await retrying(
             lambda: self._call_once(method, path, body, headers),
             on=_LOST,
-            before_wait=self._mark_unreachable,
+            before_wait=self._note_setback,
         )
         self._is_reachable = True
         return answer
@@ -179,7 +187,8 @@ class ApiServer:
         refusal = f"the API server refuses {method} {path}: {problem}"
         raise InvalidGroupError(refusal) if path == "/scored_data" else ApiServerRefusedError(refusal)
 
-    def _mark_unreachable(self, error: Exception, _: float) -> None:
+    def _note_setback(self, error: Exception, _: float) -> None:
+        self._was_held_up, self._accepts_at_once = True, False
         if isinstance(error, _QueueFullError):
             return
         if self._is_reachable:

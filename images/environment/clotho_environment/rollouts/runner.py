@@ -4,8 +4,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from clotho_contract.termination import Reason, Termination
 from clotho_environment.clients.api_server import ApiServer, ApiServerRefusedError
@@ -19,6 +20,22 @@ from clotho_environment.sdk.sampling import InferenceUnauthorizedError, Inferenc
 log = logging.getLogger(__name__)
 
 CANCEL_SECONDS = 5.0
+
+
+class _Delivery:
+    """Of a worker's last group, while its next one is being made."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self.task = asyncio.create_task(work)
+
+    async def wait(self) -> None:
+        """Raises what the delivery has raised, once."""
+        task, self.task = self.task, None
+        if task is not None:
+            await task
 
 
 class RolloutTimedOutError(Exception):
@@ -135,11 +152,15 @@ class Runner:
         await asyncio.wait({ending}, timeout=self._limits.stop_grace_seconds)
 
     async def _cancel(self, *tasks: asyncio.Task[None] | None) -> None:
-        running = [task for task in tasks if task is not None and not task.done()]
+        known = [task for task in tasks if task is not None]
+        running = [task for task in known if not task.done()]
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=CANCEL_SECONDS)  # environment code may swallow the cancellation
+        for task in known:
+            if task.done() and not task.cancelled():
+                task.exception()  # the first one has ended the run; asyncio would complain of the others
 
     async def _close(self) -> None:
         try:
@@ -156,30 +177,45 @@ class Runner:
             raise EnvironmentFailedError(f"{name} of the environment failed: {summarize(error)}") from error
 
     async def _worker(self) -> None:
-        while not self._stopping:
-            pause = await self._one_rollout()
-            self.last_activity = time.monotonic()
-            await asyncio.sleep(pause)  # also lets others run when a rollout never awaited anything
-
-    async def _one_rollout(self) -> float:
-        """One item from draw to delivery; returns how long to pause before the next."""
+        delivery = _Delivery()
         try:
-            group = await self._attempt()
-            self._mark_inference(None)
-            await self._deliver(group)
-            return 0.0
+            while not self._stopping:
+                await self._contained(self._one_rollout(delivery))
+            await self._contained(delivery.wait())
+        finally:
+            await self._cancel(delivery.task)
+
+    async def _one_rollout(self, delivery: _Delivery) -> None:
+        """One item from draw to delivery. Where the API server takes groups at once the next one begins meanwhile, so
+        that inference has work; else workers would run ahead of a full queue."""
+        group = await self._attempt()
+        self._mark_inference(None)
+        try:
+            await delivery.wait()
+        finally:  # whatever became of the group before
+            delivery.begin(self._deliver(group))
+        if not self._api_server.accepts_at_once:
+            await delivery.wait()
+
+    async def _contained(self, work: Awaitable[None]) -> None:
+        """Failures are counted, and what comes next waits a little."""
+        pause = 0.0
+        try:
+            await work
         except InferenceUnavailableError as error:
             self._telemetry.count("policy_unavailable")
             self._mark_inference(str(error))
-            return 1.0
+            pause = 1.0
         except (EnvironmentFailedError, ApiServerRefusedError, InferenceUnauthorizedError):
             raise
         except RolloutTimedOutError as error:
-            return self._record_failure("timed_out", error)
+            pause = self._record_failure("timed_out", error)
         except InvalidGroupError as error:
-            return self._record_failure("refused", error)
+            pause = self._record_failure("refused", error)
         except Exception as error:
-            return self._record_failure("failed", error)
+            pause = self._record_failure("failed", error)
+        self.last_activity = time.monotonic()
+        await asyncio.sleep(pause)  # also lets others run when a rollout never awaited anything
 
     def _mark_inference(self, problem: str | None) -> None:
         """Logs once for an outage, not once for each worker and attempt."""

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
+from itertools import compress
 from typing import Protocol
 
 import msgspec
 from msgspec import Raw
 
 from clotho_contract.trajectory import IGNORE_INDEX, NO_LOGPROB, NULL, GenerationParams, Override, ScoredGroup
+
+_HIGHEST = 1e-3  # logarithm of a probability: servers round
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,25 @@ def _sequence_of(attempt: object, where: str) -> Sequence:
         raise InvalidGroupError(f"{where}.trained: no token was written by the policy: nothing to train")
     if sequence.trained[0]:
         raise InvalidGroupError(f"{where}.trained[0]: the first token has nothing before it; a prompt must come first")
+    if not _is_plainly_sound(sequence):
+        _check_values(sequence, where)
+    return sequence
+
+
+def _is_plainly_sound(sequence: Sequence) -> bool:
+    """Without a loop in Python: whole batches come at once, and sampling waits meanwhile."""
+    trained = tuple(compress(sequence.logprobs, sequence.trained))
+    has_types = set(map(type, sequence.tokens)) == {int} and set(map(type, trained)) == {float}
+    return has_types and min(sequence.tokens) >= 0 and max(trained) <= _HIGHEST and math.isfinite(sum(trained))
+
+
+def _check_values(sequence: Sequence, where: str) -> None:
     for i, token in enumerate(sequence.tokens):
         if type(token) is not int or token < 0:
             raise InvalidGroupError(f"{where}.tokens[{i}]: {token!r} is not a token id")
     for i, (logprob, trained) in enumerate(zip(sequence.logprobs, sequence.trained, strict=True)):
-        if trained and not (_is_finite(logprob) and logprob <= 1e-3):
+        if trained and not (_is_finite(logprob) and logprob <= _HIGHEST):
             raise InvalidGroupError(f"{where}.logprobs[{i}]: {logprob!r} is not the logarithm of a probability")
-    return sequence
 
 
 def _check_advantages(advantages: Listing[float], length: int, where: str) -> None:
