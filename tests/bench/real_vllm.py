@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--vllm-options", default="", help="more options of `vllm serve`")
     parser.add_argument("--limit", type=float, default=1200, help="seconds for a side, the start of vLLM included")
     options = parser.parse_args()
-    options.ragged, options.batches_in_flight, options.engine = False, 2.0, "auto"
+    options.ragged, options.batches_in_flight, options.together, options.engine = False, 2.0, 1, "auto"
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_USE_FLASHINFER_SAMPLER="0", VLLM_NO_USAGE_STATS="1")
     with tempfile.TemporaryDirectory() as name:
         model = Path(name) / "model"

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,9 @@ from clotho_contract.inline import Inline
 from clotho_contract.names import CONFIG_PATH, CONFIG_VARIABLE
 from clotho_contract.settings import S3, Export, Inference, Model, PositiveInt, Settings, Sharding, Training, Wandb
 from clotho_contract.trajectory import group_size_of
+
+_FEWEST_DECODED = 128  # sequences of an engine, for environments that open more than a small batch
+_MOST_DECODED = 512  # with more, each takes longer and all together gain little
 
 
 class ConfigError(Exception):
@@ -91,6 +95,20 @@ class RunConfig(Settings, frozen=True):
         """On GPUs that train nothing."""
         uses_server = self.inference.engine == "vllm" and self.inference.vllm.mode == "server"
         return uses_server or bool(self.endpoints.inference_replicas)
+
+    @property
+    def sequences_in_flight(self) -> int:
+        """By default one batch, so that samples are about a step old. Two where inference has GPUs of its own, so that
+        it samples one while the other is trained."""
+        return self.training.batch_size * (2 if self.samples_elsewhere else 1)
+
+    @property
+    def decoded_together(self) -> int:
+        """Sequences of one engine, at most: its share of those in flight, unless the run says how many."""
+        if self.inference.max_batch_size is not None:
+            return self.inference.max_batch_size
+        share = ceil(self.sequences_in_flight / max(len(self.endpoints.policy_urls), 1))
+        return min(max(share, _FEWEST_DECODED), _MOST_DECODED)
 
     def environment(self, name: str) -> EnvironmentConfig:
         for candidate in self.environments:

@@ -201,7 +201,9 @@ class Inference(Settings, frozen=True):
         Meta(description="New weights take over sequences in flight, or wait until those are finished."),
     ] = "in_flight"
     temperature: Annotated[float, Meta(gt=0, le=10, description="Used where a request does not name one.")] = 1.0
-    max_batch_size: Annotated[PositiveInt, Meta(description="Sequences decoded together.")] = 128
+    max_batch_size: Annotated[
+        PositiveInt | None, Meta(description="Sequences an engine decodes together; by default a batch, 128 to 512.")
+    ] = None
     kv_cache_dtype: Annotated[
         Literal["auto", "fp8"], Meta(description="fp8: keys and values in 8 bits (engine fast); auto: as the weights.")
     ] = "auto"

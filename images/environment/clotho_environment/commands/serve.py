@@ -77,12 +77,10 @@ def config_fields(entry: NativeEntry, run: RunConfig, place: EnvironmentConfig) 
 
 
 def groups_in_flight(run: RunConfig, place: EnvironmentConfig, group_size: int) -> int:
-    """This environment's share of one batch, so that samples are about a step old. Where inference has GPUs of its own
-    of two, so that it samples one while the other is trained; but of no more than twice what is decoded at once."""
+    """This environment's share of the sequences in flight; but of no more than twice what is decoded at once."""
     share = place.weight / (sum(each.weight for each in run.environments) or place.weight)
-    wanted = run.training.batch_size * (2 if run.samples_elsewhere else 1)
-    decoded = run.inference.max_batch_size * max(len(run.endpoints.policy_urls), 1)
-    return min(max(ceil(min(wanted, 2 * decoded) * share / group_size), 1), MOST_CONCURRENT)
+    decoded = run.decoded_together * max(len(run.endpoints.policy_urls), 1)
+    return min(max(ceil(min(run.sequences_in_flight, 2 * decoded) * share / group_size), 1), MOST_CONCURRENT)
 
 
 def check_config(entry: NativeEntry, run: RunConfig, place: EnvironmentConfig) -> None:

@@ -41,7 +41,7 @@ def choose_engine(
         live,
         end_tokens,
         context=context,
-        max_rows=config.inference.max_batch_size,
+        max_rows=config.decoded_together,
         seed=config.training.seed,
         drains=config.inference.weight_updates == "drained",
     )
@@ -71,7 +71,7 @@ def _uses_fast_engine(config: RunConfig, live: LiveWeights) -> bool:
 
 
 def _fast_engine(config: RunConfig, live: LiveWeights, end_tokens: frozenset[int], context: int) -> FastEngine:
-    rows = config.inference.max_batch_size
+    rows = config.decoded_together
     in_fp8 = config.inference.kv_cache_dtype == "fp8"
     if in_fp8 and live.device.type == "cuda" and (name := incapable_gpu()):
         raise TrainerError(

@@ -168,7 +168,7 @@ async def _source(
 def _board(config: RunConfig, size: int) -> Board:
     serving = config.endpoints.serving_ranks
     ranks = size if serving is None else serving
-    rows = config.inference.max_batch_size
+    rows = config.decoded_together
     return Board(config.training.steps, config.stall_after_seconds, rows=rows, ranks=ranks)
 
 

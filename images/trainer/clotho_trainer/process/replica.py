@@ -172,7 +172,7 @@ class _Replica:
         service = self._inference.service
         if service is None or self._unready():
             return None
-        return Load(service.in_flight.count, self._config.inference.max_batch_size)
+        return Load(service.in_flight.count, self._config.decoded_together)
 
     def _status(self) -> web.Application:
         app = web.Application()

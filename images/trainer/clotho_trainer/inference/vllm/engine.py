@@ -38,7 +38,7 @@ def command_line(config: RunConfig, context: int, port: int | None = None) -> li
         *("--host", "127.0.0.1"),  # nothing but this engine may ask: it can change the weights
         *("--port", str(port or _PORT)),
         *("--max-model-len", str(context)),
-        *("--max-num-seqs", str(config.inference.max_batch_size)),
+        *("--max-num-seqs", str(config.decoded_together)),
         *("--gpu-memory-utilization", str(vllm.memory_share)),
         *("--tensor-parallel-size", str(vllm.tensor_parallel)),
         *("--seed", str(config.training.seed)),
