@@ -13,6 +13,7 @@ _LEDGER_TESTS = ("tests/unit/api_server/test_ledger.py", "tests/unit/api_server/
 _TRAINING = "images/trainer/clotho_trainer/training"
 _TRAINER_TESTS = ("tests/unit/trainer/test_batch.py", "tests/unit/trainer/test_loop.py")
 _OBJECTIVE_TESTS = "tests/integration/trainer/test_objective.py"
+_JOINT_TESTS = "tests/integration/trainer/test_joint.py"
 
 PLAN = (
     Mutation(
@@ -364,6 +365,34 @@ TRAINING = (
         (f"{_OBJECTIVE_TESTS}::test_micro_batches_do_not_change_the_gradient",),
     ),
     Mutation(
+        "adapters over 8 bits stay what they were at the start",
+        f"{_TRAINING}/local/rounded_joint.py",
+        "                matrix.down[adapter.ranks].copy_(adapter.down)\n",
+        "",
+        (_JOINT_TESTS,),
+    ),
+    Mutation(
+        "what an adapter adds to the gates is lost",
+        f"{_TRAINING}/local/gating.py",
+        "return gate_up + self.below @ self.up.t()",
+        "return gate_up",
+        (_JOINT_TESTS,),
+    ),
+    Mutation(
+        "the gradient of gated rows lacks its adapter's part",
+        f"{_TRAINING}/local/gating.py",
+        "gradient(to_gated + back @ down,",
+        "gradient(to_gated,",
+        (_JOINT_TESTS,),
+    ),
+    Mutation(
+        "an adapter's gradient is not scaled",
+        f"{_TRAINING}/local/joined.py",
+        "to_up[outputs, ranks].float() * self.scaling",
+        "to_up[outputs, ranks].float()",
+        (_JOINT_TESTS,),
+    ),
+    Mutation(
         "ranks train on their own gradients",
         f"{_TRAINING}/local/team.py",
         "dist.all_reduce(flat)",
@@ -373,6 +402,34 @@ TRAINING = (
 )
 
 ENVIRONMENT = (
+    Mutation(
+        "a worker runs ahead of a full queue",
+        "images/environment/clotho_environment/rollouts/runner.py",
+        "if not self._api_server.accepts_at_once:",
+        "if False:",
+        ("tests/unit/environment/test_runner.py",),
+    ),
+    Mutation(
+        "a refused group takes the next one along",
+        "images/environment/clotho_environment/rollouts/runner.py",
+        "        finally:  # whatever became of the group before\n            delivery.begin",
+        "        finally:\n            pass\n        if True:\n            delivery.begin",
+        ("tests/unit/environment/test_runner.py",),
+    ),
+    Mutation(
+        "a log-probability that is no number passes",
+        "images/environment/clotho_environment/sdk/group.py",
+        " and math.isfinite(sum(trained))",
+        "",
+        ("tests/unit/environment/test_group.py",),
+    ),
+    Mutation(
+        "an engine decodes no more than a small batch",
+        "images/contract/clotho_contract/config.py",
+        "min(max(share, _FEWEST_DECODED), _MOST_DECODED)",
+        "min(share, _MOST_DECODED)",
+        ("tests/unit/contract/test_decoded_together.py",),
+    ),
     Mutation(
         "an Atropos environment gets the key of the tested model",
         "images/environment/clotho_environment/pod/secrets.py",

@@ -20,6 +20,7 @@ from clotho_trainer.inference.paged.sharing import QUERIES, SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model import fp8
 from clotho_trainer.model.architecture import base_model
+from clotho_trainer.training.local import adapted_gating_kernels, gating
 from integration.trainer import fast_policies
 from integration.trainer.fast_policies import CONTEXT, policy, reference_logprobs
 
@@ -110,6 +111,21 @@ def compare_weighed(
         squares = weighed.squares[:, :ROWS].sum(0)[:, None]
         same(weighed.values * torch.rsqrt(squares / hidden + plain._weights.epsilon), normed.values)
     kernels._WEIGHED["BLOCK"] = usual
+
+
+def compare_gating(ranks: int, step: int) -> None:
+    """More rows and columns than one program has, and not whole programs of them."""
+    rows, width = 70, 150
+    gate_up, below, up, slope, back, down = (
+        torch.randn(*shape)
+        for shape in ((rows, 2 * width), (rows, 96), (2 * width, 96), (rows, width), (rows, 64), (64, width))
+    )
+    if step:  # block by block
+        up[:width, ranks:], up[width:, :step], up[width:, step + ranks :] = 0, 0, 0
+    adapters = gating.Adapters(below, up, ranks, step)
+    same(adapted_gating_kernels.gate(gate_up, *adapters), gating.gate_adapted(gate_up, adapters), 1e-4)
+    found = adapted_gating_kernels.gradient(slope, back, down, gate_up, *adapters)
+    same(found, gating.gradient_adapted(slope, back, down, gate_up, adapters), 1e-4)
 
 
 def compare_stepping(ours: kernels.TritonOperations, plain: PlainOperations) -> None:
@@ -269,3 +285,5 @@ if __name__ == "__main__":
             compare_shared(in_fp8=in_fp8)
         asyncio.run(compare_answers(in_fp8=in_fp8))
     compare_distribution(kernels.TritonOperations(PolicyWeights(policy("qwen3").model, CONTEXT)))
+    for ranks, step in ((16, 16), (48, 48), (96, 0)):
+        compare_gating(ranks, step)

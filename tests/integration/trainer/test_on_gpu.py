@@ -114,16 +114,42 @@ def test_gating_kernels_equal_the_plain_operations() -> None:
     assert relative(found[:, :6000], expected[:, :6000]) < 1e-2
 
 
+@pytest.mark.parametrize(("ranks", "step"), [(32, 32), (48, 48), (96, 0)])
+def test_gating_kernels_add_what_adapters_add(ranks: int, step: int) -> None:
+    torch.manual_seed(0)
+    rows, width = 200, 3008
+    gate_up, below, up, slope, back, down = (
+        torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+        for shape in ((rows, 2 * width), (rows, 96), (2 * width, 96), (rows, width), (rows, 64), (64, width))
+    )
+    below, back = below / 10, back / 10
+    if step:  # block by block
+        up[:width, ranks:], up[width:, :step], up[width:, step + ranks :] = 0, 0, 0
+    adapters = gating.Adapters(below, up, ranks, step)
+    exact = gating.Adapters(below.cpu().float(), up.cpu().float(), ranks, step)
+    expected = gating.gate_adapted(gate_up.cpu().float(), exact)
+    assert relative(gating.gate_adapted(gate_up, adapters).cpu(), expected) < 5e-3
+    rest = (each.cpu().float() for each in (slope, back, down, gate_up))
+    expected = gating.gradient_adapted(*rest, exact)
+    assert relative(gating.gradient_adapted(slope, back, down, gate_up, adapters).cpu(), expected) < 1e-2
+
+
 # In 8 bits one last bit of bfloat16 can move a value by a sixteenth: compiling rearranges such bits.
 @pytest.mark.parametrize(
     ("quantization", "apart", "alike"),
-    [("none", 0.02, 0.999), ("joint", 0.02, 0.999), ("nf4", 0.02, 0.999), ("fp8", 0.07, 0.985)],
+    [
+        ("none", 0.02, 0.999),
+        ("joint", 0.02, 0.999),
+        ("nf4", 0.02, 0.999),
+        ("fp8", 0.07, 0.985),
+        ("fp8 joint", 0.07, 0.985),
+    ],
 )
 def test_compiled_layers_give_the_same_and_are_compiled_once(
     quantization: str, apart: float, alike: float, tmp_path: Path
 ) -> None:
     live = in_four_bits("qwen3", tmp_path) if quantization == "nf4" else on_gpu("qwen3")
-    if quantization == "fp8":
+    if quantization.startswith("fp8"):
         fp8.convert(base_model(live.model))
     packing.prepare(live.model)
     live.model.train()
@@ -139,10 +165,10 @@ def test_compiled_layers_give_the_same_and_are_compiled_once(
 
     shapes = [(12, 40), (11, 30), (16, 64), (20, 25)]
     expected = [gradients(*shape) for shape in shapes]
-    if quantization == "joint":
-        weights = PolicyWeights(live.model, CONTEXT)
-        weights.refresh()
-        assert joint.join(live.model, weights)
+    if quantization.endswith("joint"):
+        refresh = joint.join(live.model, PolicyWeights(live.model, CONTEXT))
+        assert refresh
+        refresh()
     passes.compile_layers(live.model)
     found = [gradients(*shapes[0])]
     torch._dynamo.config.error_on_recompile = True

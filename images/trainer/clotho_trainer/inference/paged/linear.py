@@ -71,6 +71,14 @@ class Streamed(NamedTuple):
     scale: torch.Tensor | None
 
 
+class BothWays(NamedTuple):
+    """The base as training multiplies with it."""
+
+    weight: torch.Tensor
+    turned: torch.Tensor  # for the backward pass
+    scale: torch.Tensor
+
+
 @dataclass(frozen=True)
 class Adapter:
     down: torch.Tensor
@@ -88,6 +96,7 @@ class FusedLinear:
     copies_of_adapters = 1
 
     def __init__(self, modules: Sequence[Any], dtype: torch.dtype) -> None:
+        self.dtype = dtype  # of what comes in and of what comes out
         self._bases = [getattr(module, "base_layer", module) for module in modules]
         self.width = sum(base.out_features for base in self._bases)
         self.adapters = _adapters(modules)
@@ -137,13 +146,15 @@ class FusedLinear:
         return parts if parts > 1 and not inputs % (parts * _ALIGNMENT) else 1
 
     @cached_property
-    def _completion(self) -> Up | None:
-        if not self.rank:
-            return None
+    def ranks_of_a_module(self) -> tuple[int, int]:
+        """How many, and how many there are from one module's to the next one's: all and none where they differ."""
         ranks = {len(adapter.down) for adapter in self.adapters}
         is_regular = self.has_all_adapters and len(ranks) == 1 and not min(ranks) % _LEAST_FACTORS
-        each, step = (min(ranks), min(ranks)) if is_regular else (self.rank, 0)
-        return Up(self._up, each, step, self.copies_of_adapters)
+        return (min(ranks), min(ranks)) if is_regular else (self.rank, 0)
+
+    @cached_property
+    def _completion(self) -> Up | None:
+        return Up(self._up, *self.ranks_of_a_module, self.copies_of_adapters) if self.rank else None
 
     def _make_store(self, ranks: int, _dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         weight = self._bases[0].weight
@@ -182,6 +193,15 @@ class FusedFp8Linear(FusedLinear):
     @property
     def streamed(self) -> Streamed:
         return Streamed(self._store, self._up, self._scale)
+
+    def both_ways(self) -> BothWays:
+        """What the modules have for their backward passes becomes views of one matrix."""
+        turned: torch.Tensor = self._bases[0].turned
+        if len(self._bases) > 1:
+            turned = torch.cat([base.turned for base in self._bases], 1)
+            for base, outputs in self._outputs():
+                base.turned = turned[:, outputs]
+        return BothWays(self._store[: self.width], turned, self._scale)
 
     def _make_store(self, ranks: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         weight = self._bases[0].weight

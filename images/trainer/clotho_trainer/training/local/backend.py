@@ -5,7 +5,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
 from pathlib import Path
@@ -22,7 +22,6 @@ from clotho_trainer.inference.choice import choose_engine
 from clotho_trainer.inference.core.engine import Engine
 from clotho_trainer.inference.paged.engine import FastEngine
 from clotho_trainer.inference.paged.memory import OPTIMIZER_BYTES
-from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model import load
 from clotho_trainer.model.architecture import compute_quantized, trainable_parameters, unsupported_reason
 from clotho_trainer.model.live import LiveWeights
@@ -100,7 +99,7 @@ class LocalBackend:
         self._compiles = False
         passes.keep_compiled(work / "compiled")
         self._engine = choose_engine(config, self._live, self._end_tokens, work, rank)
-        self._joint_weights = self._join()
+        self._refresh_joint = self._join()
         if self._live.device.type == "cuda" and not self._is_sharded:
             vllm_starts_here = config.inference.engine == "vllm" and config.inference.vllm.mode == "colocate"
             self._plan_passes(config.inference.vllm.memory_share if vllm_starts_here else 0.0)
@@ -220,8 +219,8 @@ class LocalBackend:
         """`first`: what was prepared of the first pass."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        if self._joint_weights is not None:
-            self._joint_weights.refresh()
+        if self._refresh_joint is not None:
+            self._refresh_joint()
         with contact(computes=True):
             report = self._accumulate_within_memory(batch, first)
         report = self._team.merged(report)
@@ -306,12 +305,11 @@ class LocalBackend:
             return set_peft_model_state_dict(self._live.model, weights)
         return self._live.model.load_state_dict(weights, strict=False)  # tied weights are saved once
 
-    def _join(self) -> PolicyWeights | None:
-        """The engine's matrices, where training computes with them, too."""
+    def _join(self) -> Callable[[], None] | None:
+        """Where training computes with the engine's matrices, too: what has to precede a step."""
         if not isinstance(self._engine, FastEngine) or self._training.lora.dropout or not self._trainer.has_plain_head:
             return None
-        weights = self._engine.weights
-        return weights if joint.join(self._live.model, weights) else None
+        return joint.join(self._live.model, self._engine.weights)
 
     def _plan_passes(self, promised_share: float) -> None:
         """Activations are kept as far as they fit beside weights, optimiser and cache, unless the config decides."""

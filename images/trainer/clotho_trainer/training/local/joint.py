@@ -1,7 +1,9 @@
 """Packed rows through the engine's matrices: linear layers with a common input are one product, and so are a base and
 its adapters. With M = [[W, sB], [A, 0]], x W' + s (x A') B' is [x, x A'] times the upper rows of M; the gradient goes
-back the same way through M transposed."""
+back the same way through M transposed. `rounded_joint.py` is for a base in 8 bits."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import MethodType
 from typing import Any, NamedTuple, cast
 
@@ -9,10 +11,11 @@ import torch
 from torch.nn import functional
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from clotho_trainer.inference.paged.linear import FusedLinear
+from clotho_trainer.inference.paged.linear import FusedFp8Linear, FusedLinear
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.architecture import base_model
-from clotho_trainer.training.local import gating, varlen_attention
+from clotho_trainer.training.local import gating, rounded_joint, varlen_attention
+from clotho_trainer.training.local.joined import Joined, Place, in_graph, places_of
 from clotho_trainer.training.local.varlen_attention import Varlen
 
 # Operations for the compiler to leave as they are. As with nf4, without custom_op, whose calls cost more.
@@ -50,14 +53,6 @@ for _name, _compute, _shape in (
     torch.library.register_fake(f"clotho::{_name}", _shape, lib=_library)
 
 
-class Place(NamedTuple):
-    """Of an adapter in the matrix."""
-
-    ranks: tuple[int, int]
-    outputs: tuple[int, int]
-    scaling: float
-
-
 class Matrix(NamedTuple):
     whole: torch.Tensor
     ranks: int
@@ -79,10 +74,7 @@ class Matrix(NamedTuple):
         """The gradients of A and B of each: each side of the product beside what adapters made of the other."""
         to_down = back[:, -self.ranks :].t() @ rows[:, : -self.ranks]
         to_up = slope.t() @ rows[:, -self.ranks :]
-        found = []
-        for (first, last), (start, stop), scaling in self.places:
-            found += [to_down[first:last].float(), to_up[start:stop, first:last].float() * scaling]
-        return found
+        return [part for place in self.places for part in place.gradients(to_down, to_up)]
 
 
 class _Multiply(torch.autograd.Function):
@@ -128,59 +120,46 @@ class _GatedPair(torch.autograd.Function):
         return to_x, *[None] * 2 * len(first), *to_first, *second.to_adapters(slope, back, gated)
 
 
-def _multiplied_with(*arguments: Any) -> torch.Tensor:
-    result: torch.Tensor = _Multiply.apply(*arguments)
-    return result
-
-
-def _multiplied_with_pair(*arguments: Any) -> torch.Tensor:
-    result: torch.Tensor = _GatedPair.apply(*arguments)
-    return result
-
-
-# As with fp8: the compiler must not read such functions itself.
-torch.compiler.allow_in_graph(_multiplied_with)  # type: ignore[no-untyped-call]
-torch.compiler.allow_in_graph(_multiplied_with_pair)  # type: ignore[no-untyped-call]
-
-
-class Joint(torch.nn.Module):
-    """One or two of the engine's layers, for training."""
-
-    def __init__(self, *linears: FusedLinear) -> None:
-        super().__init__()
-        self.matrices = [_matrix(linear) for linear in linears]
-        self.adapters = [part for each in linears for adapter in each.adapters for part in (adapter.down, adapter.up)]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        product = _multiplied_with if len(self.matrices) == 1 else _multiplied_with_pair
-        flat = x.reshape(-1, x.shape[-1]).to(self.matrices[0].whole.dtype)
-        parts = [part for matrix in self.matrices for part in matrix]
-        return product(flat, *parts, *self.adapters).view(*x.shape[:-1], -1)
+_multiplied_with = in_graph(_Multiply)
+_multiplied_with_pair = in_graph(_GatedPair)
 
 
 def _matrix(linear: FusedLinear) -> Matrix:
-    places = tuple(
-        Place((each.ranks.start, each.ranks.stop), (each.outputs.start, each.outputs.stop), each.scaling)
-        for each in linear.adapters
-    )
-    return Matrix(cast(torch.Tensor, linear.whole), linear.rank, places, linear.bias)
+    return Matrix(cast(torch.Tensor, linear.whole), linear.rank, places_of(linear), linear.bias)
 
 
-def join(model: Any, weights: PolicyWeights) -> bool:
-    """Whether packed rows go through the engine's matrices from now on: every linear layer needs an adapter, and the
-    base the precision of these. `weights.refresh` then has to precede a step."""
-    if not all(_is_joinable(layer) for layer in weights.layers):
-        return False
-    for layer, held in zip(base_model(model).model.layers, weights.layers, strict=True):
-        layer.joint_qkv, layer.joint_output = Joint(held.qkv), Joint(held.output)
-        layer.joint_mlp = Joint(held.gate_up, held.down)
+def _joined(*linears: FusedLinear) -> Joined:
+    product = _multiplied_with if len(linears) == 1 else _multiplied_with_pair
+    return Joined(linears, [_matrix(linear) for linear in linears], product)
+
+
+def join(model: Any, weights: PolicyWeights) -> Callable[[], None] | None:
+    """Packed rows go through the engine's matrices from now on, if every linear layer has an adapter, and the base 16
+    bits or 8. Then this is what has to be called before a step."""
+    linears = [each for layer in weights.layers for each in _linears(layer)]
+    if not all(linear.has_all_adapters for linear in linears):
+        return None
+    layers = base_model(model).model.layers
+    if all(isinstance(linear, FusedFp8Linear) for linear in linears):
+        return partial(rounded_joint.refresh, _put_in(layers, weights.layers, rounded_joint.RoundedJoint))
+    if all(linear.whole is not None for linear in linears):
+        _put_in(layers, weights.layers, _joined)
+        return weights.refresh
+    return None
+
+
+def _linears(layer: Layer) -> tuple[FusedLinear, ...]:
+    return layer.qkv, layer.output, layer.gate_up, layer.down
+
+
+def _put_in(layers: Sequence[Any], held: Sequence[Layer], joined: Callable[..., Joined]) -> list[Any]:
+    joints: list[Any] = []
+    for layer, own in zip(layers, held, strict=True):
+        layer.joint_qkv, layer.joint_output = joined(own.qkv), joined(own.output)
+        layer.joint_mlp = joined(own.gate_up, own.down)
         layer.forward = MethodType(_forward, layer)
-    return True
-
-
-def _is_joinable(layer: Layer) -> bool:
-    linears = (layer.qkv, layer.output, layer.gate_up, layer.down)
-    return all(linear.whole is not None and linear.has_all_adapters for linear in linears)
+        joints += [layer.joint_qkv, layer.joint_output, layer.joint_mlp]
+    return joints
 
 
 def _forward(layer: Any, hidden_states: torch.Tensor, *, varlen: Varlen | None = None, **named: Any) -> Any:
