@@ -16,7 +16,7 @@ locked() { uv export --quiet --frozen --no-hashes --no-emit-project --no-annotat
 install() { uv pip install --quiet --link-mode copy --target "$work/packages" --no-deps --only-binary :all: \
     --python-platform x86_64-manylinux_2_35 --python-version 3.12 --requirements "$1"; }
 # What the machine has, what neither benchmarks nor tests import, and FlashAttention 4, which vLLM takes for another version.
-left_out='torch|torchvision|torchaudio|torchcodec|triton|nvidia-.*|cuda-.*|cupy.*|networkx|sympy|mpmath|wandb|gitpython|gitdb|smmap|sentry-sdk|platformdirs|flashinfer.*|ray|opencv.*|scipy|numba|llvmlite|tokenspeed.*|tilelang|pynvvideocodec|z3-solver|setuptools|pip|flash-attn-4|quack-kernels|apache-tvm-ffi|torch-c-dlpack-ext'
+left_out='torch|torchvision|torchaudio|torchcodec|triton|nvidia-.*|cuda-.*|cupy.*|networkx|sympy|mpmath|wandb|gitpython|gitdb|smmap|sentry-sdk|platformdirs|flashinfer.*|ray|opencv.*|scipy|numba|llvmlite|tokenspeed.*|tilelang|pynvvideocodec|z3-solver|setuptools|pip|flash-attn-4|quack-kernels|torch-c-dlpack-ext'
 {
     locked --no-dev --extra trainer --extra api-server --extra environment | grep -Ev '^(datasets|dill|multiprocess)=='
     printf '%s\n' 'datasets>=4.7,<5' 'dill<0.4.1' 'multiprocess<0.70.19'  # newer ones cannot hash a dataset beside this cut pyarrow
@@ -33,7 +33,7 @@ if [ "${2:-}" = vllm ]; then
     install "$work/vllm.txt"
 fi
 if [ "${2:-}" = torch ]; then
-    locked --no-dev --extra trainer | grep -E '^(torch|triton|networkx|sympy|mpmath|setuptools|nvidia-(cublas|cuda-runtime|nccl.*|nvshmem.*|cutlass-dsl|cutlass-dsl-libs-(base|core|cu13))|cuda-(bindings|pathfinder)|flash-attn-4|quack-kernels|apache-tvm-ffi|torch-c-dlpack-ext)==' > "$work/torch.txt"
+    locked --no-dev --extra trainer | grep -E '^(torch|triton|networkx|sympy|mpmath|setuptools|nvidia-(cublas|cuda-runtime|nccl.*|nvshmem.*|cutlass-dsl|cutlass-dsl-libs-(base|core|cu13))|cuda-(bindings|pathfinder)|flash-attn-4|quack-kernels|torch-c-dlpack-ext)==' > "$work/torch.txt"
     install "$work/torch.txt"
 fi
 cd "$work/packages"

@@ -2,6 +2,8 @@
 
 Ours is measured from end to end: API server, trainer with its inference server, and an environment, each a process of
 its own, speaking HTTP; `fp8` is the same with the base in 8 bits, `fp8-cache` with the key-value cache in 8 bits, too.
+`ours:2` and the like generate two batches together, of which the second is trained one step later; so does
+`trl-vllm:2`.
 `serving` then asks the inference server alone, for answers of equal and of ragged lengths or what --loads names, and
 compares with the same requests made inside its process. `trl-vllm` is TRL with vLLM on the same GPU, at its fastest
 settings; `vllm` is vLLM alone with merged weights and with an adapter, on the loads of `serving`; `stock` is TRL with
@@ -10,6 +12,7 @@ three. The last line is JSON; in `ratios` more than 1 means that ours is faster.
 
     python tests/bench/trainer.py --shape tiny --sides ours,serving,stock      a dry run on any machine
     python tests/bench/trainer.py                                              on a GPU, with vLLM installed
+    python tests/bench/trainer.py --sides ours,trl-vllm,ours:2,trl-vllm:2
     python tests/bench/trainer.py --sides serving,vllm --loads 32-rows,256-rows,long-prompts
 """
 
@@ -42,22 +45,34 @@ def main() -> None:
         sys.exit(_trainer(options))
     if options.side:
         sides = {**dict.fromkeys(OURS, _ours), "serving": _serving, "client": _client, **trainer_peers.SIDES}
+        _choose_variant(options)
         measure = sides[options.side]
         print(json.dumps(measure(options) | {"versions": locked_versions.running()}))
         return
     pythons = dict.fromkeys(trainer_peers.SIDES, options.peers_python)
     names = options.sides.split(",")
-    figures = {side: trainer_work.in_own_process(side, python=pythons.get(side, sys.executable)) for side in names}
+    figures = {
+        side: trainer_work.in_own_process(side, python=pythons.get(side.partition(":")[0], sys.executable))
+        for side in names
+    }
     print(json.dumps({"bench": "trainer", "work": _work(options), **figures, "ratios": _ratios(figures)}))
+
+
+def _choose_variant(options: argparse.Namespace) -> None:
+    """A side may say how many batches it generates together."""
+    options.side, _, batches = options.side.partition(":")
+    if batches:
+        options.together = options.batches_in_flight = int(batches)
 
 
 def _ratios(figures: dict[str, dict[str, Any]]) -> dict[str, float]:
     """Seconds a step of the others over ours; tokens a second of ours over those of vLLM."""
+    steps = {name: side["seconds_per_step"] for name, side in figures.items() if "seconds_per_step" in side}
     ratios = {
-        f"step_{ours}_to_{other}": figures[other]["seconds_per_step"] / figures[ours]["seconds_per_step"]
-        for ours in OURS
-        for other in trainer_peers.SIDES
-        if {ours, other} <= figures.keys() and "seconds_per_step" in figures[other]
+        f"step_{ours}_to_{other}": steps[other] / steps[ours]
+        for ours in steps
+        for other in steps
+        if ours.partition(":")[0] in OURS and other.partition(":")[0] in trainer_peers.SIDES
     }
     if {"serving", "vllm"} <= figures.keys():
         for kind in trainer_peers.VLLM_KINDS:

@@ -44,7 +44,8 @@ def trl_vllm(options: argparse.Namespace) -> dict[str, Any]:
         "gradient_checkpointing": False,
     }
     figures = _trl(options, settings) | {"vllm_version": version("vllm")}
-    return figures | {f"{name}_seconds": round(min(seconds[1:]), 3) for name, seconds in spent.items()}
+    a_step = {name: min(seconds[1:]) / options.together for name, seconds in spent.items()}
+    return figures | {f"{name}_seconds": round(seconds, 3) for name, seconds in a_step.items()}
 
 
 def vllm(options: argparse.Namespace) -> dict[str, Any]:
@@ -181,7 +182,8 @@ def _trl(options: argparse.Namespace, settings: dict[str, Any]) -> dict[str, Any
         sys.stdout, kept = sys.stderr, sys.stdout  # TRL prints its log lines
         trainer.train()
         sys.stdout = kept
-    seconds = [after - before for before, after in pairwise(ends)]
+    # Each generation is for so many steps; the first cycle warms up.
+    seconds = [(after - before) / options.together for before, after in pairwise(ends[:: options.together])]
     fastest = min(seconds[1:])
     tokens = options.prompts * options.group * options.new_tokens
     peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
@@ -207,13 +209,15 @@ def _trl_trainer(options: argparse.Namespace, folder: Path, settings: dict[str, 
         trainer_work.write_config(options.shape, folder / "model")
         model.config._name_or_path = model.name_or_path = str(folder / "model")
     chooser = random.Random(1)  # noqa: S311
-    steps = 3 if settings.get("use_vllm") else 2  # one warms up
+    cycles = 3 if settings.get("use_vllm") and options.together == 1 else 2  # one warms up
+    steps, passes = cycles * options.together, options.prompts * options.group // options.micro
     arguments = GRPOConfig(
         output_dir=str(folder),
         use_cpu=not torch.cuda.is_available(),
         bf16=torch.cuda.is_available(),
         per_device_train_batch_size=options.micro,
-        gradient_accumulation_steps=options.prompts * options.group // options.micro,
+        gradient_accumulation_steps=passes,
+        steps_per_generation=passes * options.together,
         num_generations=options.group,
         max_completion_length=options.new_tokens,
         learning_rate=1e-6,

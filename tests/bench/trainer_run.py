@@ -48,6 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="groups that our environment has open; one batch is an environment's default",
     )
     parser.add_argument("--engine", default="auto", help="inference.engine of our side")
+    parser.set_defaults(together=1)  # batches that are generated together
 
 
 def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
@@ -80,7 +81,7 @@ def config(options: argparse.Namespace, ports: Ports | None = None) -> Any:
             max_off_policy_batches=1,
         ),
         inference=Inference(
-            max_batch_size=rows,
+            max_batch_size=rows * options.together,
             engine=options.engine,
             kv_cache_dtype="fp8" if options.side == "fp8-cache" else "auto",
         ),
