@@ -7,6 +7,10 @@ import pytest
 
 from clotho_trainer.failures import TrainerError
 from clotho_trainer.model.tool_calls import Malformed, ToolCall, content_of, parse, without_thought
+from clotho_trainer.rollouts.inline.records import Record
+from clotho_trainer.rollouts.inline.rewards import Scores
+from clotho_trainer.rollouts.inline.rollouts import Trajectory
+from clotho_trainer.rollouts.inline.source import figures_of
 from clotho_trainer.rollouts.inline.tools import from_function, methods_of, tools_from
 
 
@@ -148,3 +152,15 @@ def test_calls_and_thoughts_are_removed_from_the_text() -> None:
     assert content_of(f"So:\n{CALL}") == "So:"
     assert without_thought("<think>hm</think> 4") == " 4"
     assert without_thought("4") == "4"
+
+
+@pytest.mark.parametrize(
+    ("has_tools", "calls", "expected"), [(True, (2, 1), 1.5), (True, (0, 0), 0.0), (False, (0, 0), None)]
+)
+def test_calls_are_counted_where_there_are_tools(
+    has_tools: bool, calls: tuple[int, ...], expected: float | None
+) -> None:
+    record = Record(name="line 1", messages=(), expected="4", fields={})
+    rollouts = [Trajectory([1], limit=8, calls=each) for each in calls]
+    figures = figures_of([(record, rollouts, Scores([0.0, 0.0], {}))], has_tools=has_tools)
+    assert figures.get("tools/calls_per_rollout") == expected

@@ -116,7 +116,8 @@ class InlineSource:
             raise TrainerError(
                 "InvalidConfig", f"inline.dataset: no prompt of a whole batch can be used; {rejected[0]}"
             )
-        figures = _figures(sampled) | {"seconds_sampling": time.monotonic() - began}
+        figures = figures_of(sampled, has_tools=bool(self._loaded.schemas))
+        figures["seconds_sampling"] = time.monotonic() - began
         return SampledBatch([_as_group(t, s) for _, t, s in sampled], rejected, figures, self._epochs, len(chosen))
 
     async def _group(self, record: Record) -> Sampled | str:
@@ -177,7 +178,7 @@ def _as_group(trajectories: Sequence[Trajectory], scores: Scores) -> ScoredGroup
     )
 
 
-def _figures(sampled: Sequence[Sampled]) -> dict[str, float]:
+def figures_of(sampled: Sequence[Sampled], *, has_tools: bool) -> dict[str, float]:
     figures: dict[str, float] = {}
     for name in sampled[0][2].parts:
         values = [value for _, _, scores in sampled for value in scores.parts[name] if value is not None]
@@ -186,7 +187,8 @@ def _figures(sampled: Sequence[Sampled]) -> dict[str, float]:
             figures[f"rewards/{name}/std"] = float(np.std(values))
     trajectories = [trajectory for _, group, _ in sampled for trajectory in group]
     calls = sum(trajectory.calls for trajectory in trajectories)
-    if calls:
+    if has_tools:
         figures["tools/calls_per_rollout"] = calls / len(trajectories)
+    if calls:
         figures["tools/failed_share"] = sum(trajectory.failed_calls for trajectory in trajectories) / calls
     return figures
