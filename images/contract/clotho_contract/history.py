@@ -14,7 +14,7 @@ from clotho_contract import untrusted
 from clotho_contract.progress import LARGEST_FIGURE, LONGEST_NAME, MOST_SUMMARIES, Count, EvaluationSummary
 
 PATH: Final = "/history"  # of the trainer's status port
-LOG_KEY: Final = "history"  # of a trainer's last log line: what came after the last fetch
+LOG_KEY: Final = "history"  # of a trainer's last log line
 MOST_POINTS: Final = 500
 MOST_SERIES_BYTES: Final = 64 * 1024
 MOST_SAMPLES: Final = 9  # groups

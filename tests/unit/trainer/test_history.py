@@ -42,10 +42,10 @@ def test_a_resumed_run_has_each_step_once(tmp_path: Path) -> None:
     resumed = recorder(tmp_path)
     resumed.resume(2)
     resumed.record(3, {"loss": 9.0})
-    assert resumed.fetch().series.points("loss") == [(1, 0.1), (2, 0.2), (3, 9.0)]
+    assert resumed.history().series.points("loss") == [(1, 0.1), (2, 0.2), (3, 9.0)]
     once_more = recorder(tmp_path)
     once_more.resume(3)
-    assert once_more.fetch().series.points("loss") == [(1, 0.1), (2, 0.2), (3, 9.0)]
+    assert once_more.history().series.points("loss") == [(1, 0.1), (2, 0.2), (3, 9.0)]
 
 
 def test_torn_lines_and_other_runs_are_skipped(tmp_path: Path) -> None:
@@ -56,24 +56,14 @@ def test_torn_lines_and_other_runs_are_skipped(tmp_path: Path) -> None:
     recorder(tmp_path, 3)
     resumed = recorder(tmp_path)
     resumed.resume(3)
-    assert resumed.fetch().series.steps == (1, 2, 3)
+    assert resumed.history().series.steps == (1, 2, 3)
 
 
 def test_a_disk_that_cannot_be_written_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "metrics.jsonl").mkdir()
     made = recorder(tmp_path, 1, 2)
-    assert made.fetch().series.steps == (1, 2)
+    assert made.history().series.steps == (1, 2)
     assert len([message for message in caplog.messages if "cannot be written" in message]) == 1
-
-
-def test_only_what_was_not_fetched_is_left_at_the_end(tmp_path: Path) -> None:
-    made = recorder(tmp_path, 1, 2)
-    made.fetch()
-    assert made.unfetched() is None
-    made.record(3, {"loss": 0.3})
-    left = made.unfetched()
-    assert left is not None
-    assert left.series.steps == (3,)
 
 
 def test_newest_best_and_worst_groups_are_kept() -> None:

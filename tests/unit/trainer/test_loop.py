@@ -320,7 +320,7 @@ async def test_a_training_leaves_curves_and_samples(tmp_path: Path) -> None:
     board.recorder.samples.decode = str
     with ThreadPoolExecutor(1) as executor:
         await loop_of(board, Backend(board), Letters(), tmp_path, executor).run(asyncio.Event())
-    history = board.recorder.fetch()
+    history = board.recorder.history()
     assert history.series.points("rewardStd") == [(1, 0.5), (2, 0.5)]
     assert {"rewardMean", "loss", "tokensPerSecond", "secondsWaiting", "secondsTraining"} <= set(history.series.figures)
     newest = history.samples[0]
@@ -345,7 +345,7 @@ async def test_evaluations_are_reported_once(tmp_path: Path) -> None:
     assert [(each.environment, each.figure, each.best) for each in board.progress.evaluations] == [
         ("letters", "accuracy", 0.5)
     ]
-    assert board.recorder.fetch().evaluations == tuple(logged)
+    assert board.recorder.history().evaluations == tuple(logged)
 
 
 async def test_the_checkpoint_of_the_best_evaluation_is_kept_and_reported(tmp_path: Path) -> None:

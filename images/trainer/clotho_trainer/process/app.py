@@ -78,8 +78,9 @@ async def train(options: Options) -> Termination:
         termination = classify(error, board.progress.step if board else None)
         if termination.reason == "InternalError":
             log.exception("%s", termination.message)
-    if board is not None and (history := board.recorder.unfetched()) is not None:
-        log.info("history since the last fetch", extra={LOG_KEY: msgspec.to_builtins(history)})
+    if board is not None and (history := board.recorder.history()).series.steps:
+        # The operator may not come any more, and an answer that was sent may not have arrived.
+        log.info("history of the training", extra={LOG_KEY: msgspec.to_builtins(history)})
     # The operator polls /progress; what came after its last poll is only in the termination message.
     return structs.replace(termination, progress=board.progress if board else None)
 

@@ -21,7 +21,7 @@ def status_application(board: Board, token: str, set_steps: Callable[[int], None
         """With what the policy wrote, which is not for everyone."""
         if not _is_authorized(request, token):
             return _refused()
-        return web.Response(body=history_wire.encode(board.recorder.fetch()), content_type="application/json")
+        return web.Response(body=history_wire.encode(board.recorder.history()), content_type="application/json")
 
     async def steps(request: web.Request) -> web.Response:
         if not _is_authorized(request, token):

@@ -127,7 +127,6 @@ class Recorder:
         self._file, self._run = file, run
         self._curve = Curve()
         self._evaluations: tuple[Evaluation, ...] = ()
-        self._fetched = 0  # the last step that somebody has fetched
         self._has_warned = False
         self._has_whole_lines = False  # else an earlier process may have ended within one
         self.samples = Samples(decode=lambda _: "")
@@ -165,18 +164,11 @@ class Recorder:
     def evaluations(self) -> tuple[Evaluation, ...]:
         return self._evaluations
 
-    def fetch(self) -> History:
+    def history(self) -> History:
         """Everything, for a reader that keeps it."""
-        self._fetched = max(self._curve.points, default=0)
-        return self._history(after=0)
-
-    def unfetched(self) -> History | None:
-        """What came after the last `fetch`; None where nothing did."""
-        return self._history(self._fetched) if max(self._curve.points, default=0) > self._fetched else None
-
-    def _history(self, after: int) -> History:
-        points = {step: row for step, row in self._curve.points.items() if step > after}
-        return History(series=series_of(points), samples=self.samples.groups(), evaluations=self._evaluations)
+        return History(
+            series=series_of(self._curve.points), samples=self.samples.groups(), evaluations=self._evaluations
+        )
 
     def _lines(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Of this run alone: a volume may have been used by others before. A line that is torn is skipped."""
