@@ -439,6 +439,37 @@ ENVIRONMENT = (
     ),
 )
 
+KEEPING = (
+    Mutation(
+        "a trainer that ends while it is asked loses its history",
+        "operator/clotho/cluster/keeping.py",
+        "if is_answering and found == History():",
+        "if False:",
+        ("tests/integration/operator/test_keeping.py",),
+    ),
+    Mutation(
+        "the log of a trainer that did not answer is not searched for its history",
+        "operator/clotho/cluster/keeping.py",
+        "if trainer is not None and found is None:",
+        "if trainer is not None and not is_answering:",
+        ("tests/integration/operator/test_keeping.py",),
+    ),
+    Mutation(
+        "a node is asked for a log only once",
+        "operator/clotho/cluster/pod_logs.py",
+        "may_follow = isinstance(error, TimeoutError | Transient)",
+        "may_follow = False",
+        ("tests/integration/operator/test_keeping.py",),
+    ),
+    Mutation(
+        "one log that cannot be read loses those of all other pods on the node",
+        "operator/clotho/cluster/pod_logs.py",
+        "            if isinstance(error, TimeoutError):\n",
+        "            if may_follow:\n",
+        ("tests/integration/operator/test_keeping.py",),
+    ),
+)
+
 WEB = (
     Mutation(
         "the page answers under every host name",
@@ -477,4 +508,4 @@ WEB = (
     ),
 )
 
-CATALOGUE = (*PLAN, *RENDER, *LEADER, *LEDGER, *TRAINING, *ENVIRONMENT, *WEB)
+CATALOGUE = (*PLAN, *RENDER, *LEADER, *LEDGER, *TRAINING, *ENVIRONMENT, *KEEPING, *WEB)

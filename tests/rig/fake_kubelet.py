@@ -37,8 +37,9 @@ class FakeKubelet:
         self.progress: Body = {"state": "training", "step": 1, "totalSteps": 100, "registered": True, "serving": True}
         self.queue: Body = {"current_step": 1, "queue_size": 0, "environments": [{"name": "letters"}]}
         self.description: Body = {"name": "letters", "className": "Letters", "fields": []}
-        self.history: Body = {}
+        self.history: Body | None = {}  # None is no answer that can be read
         self.logs: dict[str, str] = {}  # by component; served after `serve_logs`
+        self.has_logs = True  # else it answers that something went wrong
         self.silent: set[int] = set()  # ports that refuse to answer
         self.ended: list[str] = []  # components, in the order in which they ended after a deletion
         self.trainers_seen_together = 0
@@ -149,6 +150,8 @@ class FakeKubelet:
         await self._cluster.client.patch(path, {"status": status}, Body, "application/merge-patch+json")
 
     async def _log(self, request: web.Request) -> web.Response:
+        if not self.has_logs:
+            raise web.HTTPInternalServerError
         pod = await self._cluster.get("pods", request.match_info["pod"])
         return web.Response(text=self.logs.get(component(pod), ""))
 
@@ -158,7 +161,7 @@ class FakeKubelet:
         self.progress = self.progress | {"configuredSteps": (await request.json())["steps"]}
         return web.json_response({})
 
-    def _answer(self, port: int, body: Callable[[], Body]) -> Any:
+    def _answer(self, port: int, body: Callable[[], Body | None]) -> Any:
         async def handle(_: web.Request) -> web.Response:
             if port in self.silent:
                 raise web.HTTPServiceUnavailable

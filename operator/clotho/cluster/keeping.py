@@ -1,14 +1,14 @@
 """Keeps curves, samples, evaluations and the ends of logs in ConfigMaps of a run, so that they outlive its pods.
 
-Best effort and bounded in time: no run waits for a node that does not answer. The ConfigMaps are not cached: each is
-read once, and written only when it changes.
+Bounded in time: no run waits for a node that does not answer. Of a run that has ended it is asked again for a while.
+The ConfigMaps are not cached: each is read once, and written only when it changes.
 """
 
 import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,14 +24,15 @@ from clotho.cluster.cache import Key
 from clotho.cluster.client import MERGE, ApiClient
 from clotho.cluster.outcomes import ApiError, NotFound, Transient
 from clotho.cluster.pod_http import ProbeFailed, http_get
+from clotho.cluster.pod_logs import PodLogs
 from clotho.cluster.store import run_key
 from clotho.plan.model import Event, Plan
 from clotho.plan.ownership import is_owned_by, owner_in_words
 from clotho.plan.pods import Pod
 from clotho.plan.run.leaving import (
-    containers_with_logs,
     first_trainer,
     history_in_log,
+    is_ending,
     is_fetch_due,
     kept_log,
     leaving,
@@ -47,10 +48,8 @@ from clotho_contract.names import TRAINER_STATUS_PORT
 from clotho_contract.progress import Progress
 
 log = logging.getLogger(__name__)
-TAIL_LINES: Final = "250"  # a line of more than 16 KiB counts as several on the node
-MOST_READ_BYTES: Final = 4 * 1024 * 1024
-LOG_SECONDS: Final = 3.0
-SILENT_NODE_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 180.0  # longer than a node that let a request time out is left alone
+RETRY_PAUSE_SECONDS: Final = 10.0
 
 
 class _ConfigMap(Struct, frozen=True):
@@ -67,6 +66,9 @@ class _Known(Struct):
     asked_at: datetime | None = None
     written: dict[str, str] = field(default_factory=dict)  # digests of ConfigMaps, by name
     announced: int = 0  # attempt whose logs an Event names
+    missing: frozenset[str] = frozenset()  # pods of a run that has ended, which are to be asked again
+    missing_until: float = 0.0  # when that ends
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # what was fetched first is written first
 
 
 class Keeper:
@@ -83,7 +85,7 @@ class Keeper:
         self._client, self._token, self._post, self._may_write = client, token, post, may_write
         self._timeout = timeout_seconds
         self._known: dict[Key, _Known] = {}
-        self._silent_nodes: dict[str, float] = {}  # until when they are not asked
+        self._logs = PodLogs(client)
 
     def forget(self, key: Key) -> None:
         self._known.pop(key, None)
@@ -96,27 +98,46 @@ class Keeper:
         if trainer is None or not trainer.is_ready or not is_fetch_due(run, reached, known.asked, known.asked_at, now):
             return
         known.asked, known.asked_at = reached, now
-        await self._keep_history(run, await self._fetch(run, trainer))
+        async with known.turn:
+            if (found := await self._fetch(run, trainer)) is not None:
+                await self._keep_history(run, found)
 
     async def keep(
-        self, run: TrainingRun, planned: Plan[TrainingRunStatus], pods: Iterable[Pod], report: Progress | None
-    ) -> None:
-        """Before the plan is carried out: what the pods that it deletes, or that have ended for good, leave behind."""
-        gone = leaving(run, planned, pods)
-        is_ending = planned.status is not None and planned.status.is_finished
-        if not gone and not (is_ending and report is not None and not run.status.is_finished):
-            return
-        trainer = first_trainer(gone)
+        self, run: TrainingRun, planned: Plan[TrainingRunStatus], pods: Collection[Pod], report: Progress | None
+    ) -> float | None:
+        """Before the plan is carried out: what the pods that it deletes, or that have ended for good, leave behind.
+
+        Seconds until the pods of a run that has ended are to be asked for the rest, None when nothing is missing.
+        """
+        known, gone = self._of(run), leaving(run, planned, pods)
+        late = () if run.metadata.is_being_deleted else [pod for pod in pods if pod.uid in known.missing]
+        last = report if is_ending(run, planned) else None
+        if not gone and not late and last is None:
+            return None
+        asked = {pod.uid: pod for pod in (*gone, *late)}
+        async with known.turn:
+            missing = await self._keep_from(run, asked, last)
+        stays = is_ending(run, planned) or run.status.is_finished
+        return _until_retry(known, missing) if stays else None
+
+    async def _keep_from(self, run: TrainingRun, pods: dict[str, Pod], last: Progress | None) -> frozenset[str]:
+        """The uids of those that have more to tell, and did not."""
+        trainer = first_trainer(pods.values())
         is_answering = trainer is not None and trainer.is_ready
         fetching = self._fetch(run, trainer) if trainer is not None and is_answering else _nothing()
-        found, texts = await asyncio.gather(fetching, self._read_logs(run, gone))
-        if trainer is not None and not is_answering:
-            found = history_in_log(texts.get((trainer.uid, MAIN), ""))
-        await self._keep_history(run, found, last=report if is_ending else None)
-        by_uid = {pod.uid: pod for pod in gone}
-        await self._keep_logs(run, [kept_log(run, by_uid[uid], name, text) for (uid, name), text in texts.items()])
+        found, logs = await asyncio.gather(fetching, self._logs.read(pods.values()))
+        missing = logs.missing
+        if trainer is not None and found is None:
+            found = history_in_log(logs.texts.get((trainer.uid, MAIN), ""))
+            if is_answering and found == History():  # it is ending just now: its last line is still to come
+                missing |= {trainer.uid}
+        if not await self._keep_history(run, found or History(), last) and trainer is not None:
+            missing |= {trainer.uid}
+        kept = [kept_log(run, pods[uid], name, text) for (uid, name), text in logs.texts.items()]
+        await self._keep_logs(run, kept)
+        return missing
 
-    async def _fetch(self, run: TrainingRun, trainer: Pod) -> History:
+    async def _fetch(self, run: TrainingRun, trainer: Pod) -> History | None:
         key = run_key(run.metadata)
         address, token = trainer.status.pod_ip, self._token(key)
         try:
@@ -124,16 +145,16 @@ class Keeper:
             return history.decode(body)
         except (ProbeFailed, msgspec.MsgspecError) as error:
             log.info("the history of the run was not fetched: %s", error, extra={"run": str(key)})
-            return History()
+            return None
 
-    async def _keep_history(self, run: TrainingRun, found: History, last: Progress | None = None) -> None:
-        """A report of all steps needs nothing of what is there already."""
+    async def _keep_history(self, run: TrainingRun, found: History, last: Progress | None = None) -> bool:
+        """Whether it is kept, or never can be. A report of all steps needs nothing of what is there already."""
         known = self._of(run)
         is_known = history_name(run.metadata) in known.written
         is_whole = found.series.steps[:1] == (1,) and found.samples
         is_short = last is not None and last.step > max(found.series.steps, default=known.step)
         if found == History() and not is_short:
-            return
+            return True
         try:
             old = History() if is_whole and is_known else read_history(await self._read(run, history_name))
             whole = with_last_step(history.merged(old, found), last)
@@ -142,6 +163,8 @@ class Keeper:
                 known.step = max(whole.series.steps, default=0)
         except ApiError as error:
             log.warning("the history of the run was not kept: %s", error, extra={"run": str(run_key(run.metadata))})
+            return not isinstance(error, Transient)
+        return True
 
     async def _keep_logs(self, run: TrainingRun, logs: list[KeptLog]) -> None:
         logs = [each for each in logs if each.text]
@@ -160,32 +183,6 @@ class Keeper:
         if newest > known.announced:
             known.announced = newest
             self._post(run, logs_kept(run, newest))
-
-    async def _read_logs(self, run: TrainingRun, pods: Iterable[Pod]) -> dict[tuple[str, str], str]:
-        """The ends of the logs by the pod's uid and the container; those that cannot be read are missing."""
-        wanted = [(pod, each.name) for pod in pods for each in containers_with_logs(pod)]
-        texts = await asyncio.gather(*(self._read_log(run, pod, name) for pod, name in wanted))
-        each = zip(wanted, texts, strict=True)
-        return {(pod.uid, name): text for (pod, name), text in each if text}
-
-    async def _read_log(self, run: TrainingRun, pod: Pod, container: str) -> str:
-        node = pod.spec.node_name
-        if time.monotonic() < self._silent_nodes.get(node, 0.0):
-            return ""
-        path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.name}/log"
-        body = b""
-        try:
-            async with asyncio.timeout(LOG_SECONDS):
-                async for piece in self._client.stream(path, {"container": container, "tailLines": TAIL_LINES}):
-                    body += piece
-                    if len(body) > MOST_READ_BYTES:
-                        break
-        except (TimeoutError, ApiError) as error:
-            if isinstance(error, TimeoutError | Transient):
-                self._silent_nodes[node] = time.monotonic() + SILENT_NODE_SECONDS
-            problem = str(error) or f"no answer within {LOG_SECONDS:g} s"
-            log.info("the log of %s was not kept: %s", pod.name, problem, extra={"run": str(run_key(run.metadata))})
-        return body.decode(errors="replace")
 
     async def _read(self, run: TrainingRun, name_of: Callable[[Metadata], str]) -> dict[str, str]:
         """Its data; empty where it does not exist. One of another owner is left alone."""
@@ -230,5 +227,13 @@ def _path(run: TrainingRun, name: str = "") -> str:
     return f"{folder}/{name}" if name else folder
 
 
-async def _nothing() -> History:
-    return History()
+async def _nothing() -> None:
+    return None
+
+
+def _until_retry(known: _Known, missing: frozenset[str]) -> float | None:
+    now = time.monotonic()
+    if not known.missing:
+        known.missing_until = now + RETRY_SECONDS
+    known.missing = missing if now < known.missing_until else frozenset()
+    return RETRY_PAUSE_SECONDS if known.missing else None

@@ -102,14 +102,16 @@ class Reconciler:
                 return _result(tested)
         observed = await self._observer.observe(key, owner)
         planned = plan(owner, observed, datetime.now(UTC), self._settings)
+        retry_after: float | None = None
         if isinstance(owner, TrainingRun):
             trainer = observed.probes.trainer
-            await self._keeper.keep(owner, planned, observed.pods, trainer.answer if trainer else None)
+            answer = trainer.answer if trainer else None
+            retry_after = await self._keeper.keep(owner, planned, observed.pods, answer)
         with self._observer.admissions.while_writing(owner, planned.status):
             await self._carry_out(owner, planned)
         if planned.set_steps is not None:
             self._steering.send(key, planned.set_steps)
-        return _result(planned, has_pods=bool(observed.pods))
+        return _result(planned, has_pods=bool(observed.pods), retry_after=retry_after)
 
     async def _carry_out(self, owner: AnyOwner, planned: Plan[Any]) -> None:
         """Actions and status rest on the same stored status, so they may go out together; events follow the status.
@@ -158,16 +160,17 @@ def _makes_pods_again(actions: Sequence[Action]) -> bool:
     return "Pod" in made and "Secret" not in made
 
 
-def _result(planned: Plan[Any], *, has_pods: bool = True) -> Result:
+def _result(planned: Plan[Any], *, has_pods: bool = True, retry_after: float | None = None) -> Result:
     """Planned again at once after a status write, a dry run, and a write to the Secret: it may void tokens of pods."""
     wake_at = planned.wake_at
-    after = None if wake_at is None else max(0.0, (wake_at - datetime.now(UTC)).total_seconds())
+    pauses = [] if wake_at is None else [max(0.0, (wake_at - datetime.now(UTC)).total_seconds())]
+    pauses += [] if retry_after is None else [retry_after]
     was_dry_run = any(isinstance(action, Validate) for action in planned.actions)
     writes_secret = any(
         isinstance(action, Create | Apply) and action.key.kind == "Secret" for action in planned.actions
     )
     return Result(
         requeue=planned.status is not None or was_dry_run or (writes_secret and has_pods),
-        requeue_after=after,
+        requeue_after=min(pauses, default=None),
         urgency=Urgency.NEW if planned.can_wait else Urgency.CHANGED,
     )

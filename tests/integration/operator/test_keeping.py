@@ -23,6 +23,21 @@ def history(*steps: int, answer: str = HOSTILE) -> Body:
     }
 
 
+def log_of(*steps: int) -> str:
+    last: dict[str, Any] = {"time": "t", "level": "info", "message": "m", "history": history(*steps)}
+    return f"{json.dumps(last)}\n"
+
+
+def ending(step: int) -> Body:
+    done = {"state": "finished", "step": step, "totalSteps": 100, "checkpoint": {"step": step, "path": "/ckpt/100"}}
+    return {"reason": "Finished", "message": "done", "step": step, "progress": {**done, "rewardMean": 0.9}}
+
+
+def steps_kept(config_maps: list[Body]) -> list[int]:
+    series = [json.loads(each["data"]["series.json"]) for each in config_maps if "series.json" in each["data"]]
+    return [step for each in series for step in each["steps"]]
+
+
 async def trainer(cluster: ClusterAccess) -> Body:
     return next(pod for pod in await cluster.pods("k") if component(pod) == "trainer")
 
@@ -44,12 +59,9 @@ async def test_a_finished_run_without_pods_still_has_curves_samples_and_logs(
     await cluster.until("restarted", lambda run: run["status"].get("attempt") == 2, "k")
     await cluster.until_phase("Running", "k")
     # The last steps are only in the log, because the trainer ended before anybody fetched them.
-    last: dict[str, Any] = {"time": "t", "level": "info", "message": "m", "history": history(4, 5)}
-    kubelet.logs = dict.fromkeys(kubelet.logs, "second start\n") | {"trainer": f"second start\n{json.dumps(last)}\n"}
+    kubelet.logs = dict.fromkeys(kubelet.logs, "second start\n") | {"trainer": f"second start\n{log_of(4, 5)}"}
     kubelet.history = {}
-    done = {"state": "finished", "step": 100, "totalSteps": 100, "checkpoint": {"step": 100, "path": "/ckpt/100"}}
-    ending = {"reason": "Finished", "message": "done", "step": 100, "progress": {**done, "rewardMean": 0.9}}
-    await kubelet.fail(await trainer(cluster), exit_code=0, message=json.dumps(ending))
+    await kubelet.fail(await trainer(cluster), exit_code=0, message=json.dumps(ending(100)))
     await cluster.until_phase("Completed", "k")
     await cluster.until_pods("only its trainer", lambda pods: [*map(component, pods)] == ["trainer"], "k")
     await cluster.delete("pods", (await trainer(cluster))["metadata"]["name"])
@@ -71,3 +83,36 @@ async def test_a_finished_run_without_pods_still_has_curves_samples_and_logs(
 
     kept = [each["metadata"] for each in await cluster.of_run("configmaps", "k")]
     assert [each["ownerReferences"][0]["name"] for each in kept] == ["k", "k"], "deleted with the run"
+
+
+async def test_a_trainer_that_no_longer_answers_at_the_end_leaves_its_history_in_its_log(
+    control_plane: ControlPlane, cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await kubelet.serve_logs(control_plane.authority.issue_server("fake-kubelet", ["127.0.0.1"]))
+    kubelet.history = None
+    kubelet.logs = {"trainer": "step 100\n"}
+    await cluster.create_run("k")
+    await cluster.until_phase("Running", "k")
+    kubelet.progress = ending(100)["progress"]
+    await cluster.until_phase("Completed", "k")
+    await cluster.until_objects("configmaps", "with its last step", lambda found: steps_kept(found) == [100], "k")
+
+    kubelet.logs = {"trainer": f"step 100\n{log_of(98, 99, 100)}"}
+    await kubelet.fail(await trainer(cluster), exit_code=0, message=json.dumps(ending(100)))
+    await cluster.until_objects("configmaps", "whole", lambda found: steps_kept(found) == [98, 99, 100], "k")
+
+
+async def test_a_node_that_cannot_read_a_log_is_asked_again(
+    control_plane: ControlPlane, cluster: ClusterAccess, kubelet: FakeKubelet, operator: OperatorProcess
+) -> None:
+    await kubelet.serve_logs(control_plane.authority.issue_server("fake-kubelet", ["127.0.0.1"]))
+    kubelet.has_logs = False
+    kubelet.logs = {"trainer": log_of(98, 99, 100)}
+    await cluster.create_run("k")
+    await cluster.until_phase("Running", "k")
+    await kubelet.fail(await trainer(cluster), exit_code=0, message=json.dumps(ending(100)))
+    await cluster.until_phase("Completed", "k")
+    await cluster.until_objects("configmaps", "with its last step", lambda found: steps_kept(found) == [100], "k")
+
+    kubelet.has_logs = True
+    await cluster.until_objects("configmaps", "whole", lambda found: steps_kept(found) == [98, 99, 100], "k")

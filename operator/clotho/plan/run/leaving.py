@@ -26,10 +26,12 @@ def leaving(run: TrainingRun, planned: Plan[TrainingRunStatus], pods: Iterable[P
     deleted = {action.uid for action in planned.actions if isinstance(action, Delete) and action.key.kind == "Pod"}
     if run.metadata.is_being_deleted or any(action.key.kind == KIND for action in planned.actions):
         return ()
-    is_ending = planned.status is not None and planned.status.is_finished and not run.status.is_finished
-    return tuple(
-        pod for pod in pods if pod.uid in deleted or (is_ending and (pod.has_ended or pod.component == TRAINER))
-    )
+    ends = is_ending(run, planned)
+    return tuple(pod for pod in pods if pod.uid in deleted or (ends and (pod.has_ended or pod.component == TRAINER)))
+
+
+def is_ending(run: TrainingRun, planned: Plan[TrainingRunStatus]) -> bool:
+    return planned.status is not None and planned.status.is_finished and not run.status.is_finished
 
 
 def containers_with_logs(pod: Pod) -> tuple[ContainerStatus, ...]:
@@ -63,7 +65,7 @@ def kept_log(run: TrainingRun, pod: Pod, container: str, text: str) -> KeptLog:
 
 
 def history_in_log(text: str) -> History:
-    """What a trainer left in the last lines of its log because it had not been fetched; empty where it left nothing."""
+    """What a trainer left in the last lines of its log; empty where it left nothing."""
     found = (_history_in(line) for line in reversed(text.splitlines()))
     return next((each for each in found if each is not None), History())
 
