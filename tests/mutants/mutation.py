@@ -25,7 +25,7 @@ class Mutation:
         if count != 1:
             raise OutdatedMutationError(
                 f"{self.file}: expected once, found {count} times: {self.before!r}; "
-                f"update the mutation {self.defect!r} in tests/mutants/catalogue.py"
+                f"update the mutation {self.defect!r} in tests/mutants/catalogue"
             )
         return source.replace(self.before, self.after)
 
