@@ -163,8 +163,8 @@ def _makes_pods_again(actions: Sequence[Action]) -> bool:
 def _result(planned: Plan[Any], *, has_pods: bool = True, retry_after: float | None = None) -> Result:
     """Planned again at once after a status write, a dry run, and a write to the Secret: it may void tokens of pods."""
     wake_at = planned.wake_at
-    pauses = [] if wake_at is None else [max(0.0, (wake_at - datetime.now(UTC)).total_seconds())]
-    pauses += [] if retry_after is None else [retry_after]
+    until_due = None if wake_at is None else max(0.0, (wake_at - datetime.now(UTC)).total_seconds())
+    pauses = [pause for pause in (until_due, retry_after) if pause is not None]
     was_dry_run = any(isinstance(action, Validate) for action in planned.actions)
     writes_secret = any(
         isinstance(action, Create | Apply) and action.key.kind == "Secret" for action in planned.actions
