@@ -55,7 +55,8 @@ async def test_back_pressure_is_obeyed_and_loses_nothing(tmp_path, api_server, i
     assert code == 0, running.log
     assert not api_server.troubles
     assert len(inference.bodies) > made_before
-    assert len(inference.bodies) - len(api_server.groups) <= 3, "groups under back-pressure wait; they are not dropped"
+    left = len(inference.bodies) - len(api_server.groups)
+    assert left <= 2 * QUICK["concurrency"], "at the end each worker has a group on its way and one in the making"
 
 
 async def test_environment_registers_again_with_an_api_server_that_lost_its_data(tmp_path, api_server, inference):
