@@ -1,8 +1,9 @@
 """The frozen base in 8 bits. Weights are rounded once, with one scale for a decoder layer; what they are multiplied
-with is rounded row by row as it comes. Adapters, norms, embedding and head stay as they are."""
+with is rounded row by row as it comes. Adapters, norms, embedding and head stay as they are; only the gradient goes
+back through a head in 8 bits."""
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -109,6 +110,28 @@ class Fp8Linear(torch.nn.Module):
         return y.view(*x.shape[:-1], self.out_features)
 
 
+class Turned(NamedTuple):
+    """A weight in 8 bits, in the layout of the backward pass."""
+
+    weight: torch.Tensor
+    scale: torch.Tensor
+
+
+def turned_head(inner: Any) -> Turned | None:
+    """The frozen head of a base in 8 bits."""
+    head = inner.lm_head
+    return Turned(head.turned, head.scale) if hasattr(head, "turned") else None
+
+
+def _turn_head(head: torch.nn.Linear) -> None:
+    weight = head.weight.detach()
+    if head.weight.requires_grad or any(size % _ALIGNMENT for size in weight.shape):
+        return
+    scale = weight.abs().amax().float().clamp(min=LEAST) / LARGEST
+    head.register_buffer("turned", (weight.float() / scale).to(FP8).t().contiguous(), persistent=False)
+    head.register_buffer("scale", scale, persistent=False)
+
+
 def convert(inner: Any) -> None:
     """Replace the linear layers of every decoder layer, below their adapters, and log what that does to the policy.
     `inner` is the Hugging Face model itself."""
@@ -118,6 +141,7 @@ def convert(inner: Any) -> None:
     with torch.no_grad():
         for layer in inner.model.layers:
             _convert_layer(layer)
+        _turn_head(inner.lm_head)
     apart = (_probe(inner) - before).abs()
     log.info(
         "the base computes in 8 bits: on %d tokens its log-probabilities change by %.3g on average, at most %.3g",
