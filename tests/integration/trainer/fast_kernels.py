@@ -238,6 +238,7 @@ async def compare_answers(*, in_fp8: bool) -> None:
     live, prompt = policy("qwen3"), tuple(range(5, 45))
     engine = fast_policies.engine(live, cache_in_fp8=in_fp8)
     attention._PROGRAMS = 8
+    engine._decoder._shared._fewest_tokens = BLOCK_SIZE
     await engine.start()
     completions = await engine.generate(Request(prompt, Sampling(max_tokens=3, ignore_end=True), n=3))
     assert engine._decoder._shared.tokens[:3].tolist() == [32] * 3

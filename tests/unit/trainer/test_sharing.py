@@ -60,3 +60,12 @@ def test_the_device_sees_the_rows_of_the_last_load() -> None:
     shared.load([[1, 2], [3, 4]], [4, 4], BLOCK)
     assert (shared.count.item(), shared.tokens.tolist()) == (0, [0] * 6)
     assert addresses == [tensor.data_ptr() for tensor in (shared.count, shared.tiles, shared.tokens)]
+
+
+@pytest.mark.parametrize(("in_fp8", "tiles"), [(False, 2), (True, 1)])
+def test_short_prompts_are_not_worth_it_in_8_bits(*, in_fp8: bool, tiles: int) -> None:
+    shared = SharedPrompts(max_rows=4, queries_a_row=1, device=torch.device("cpu"), in_fp8=in_fp8)
+    shared.load([[1, 2, 3], [1, 2, 4], [5, 6], [5, 7]], [256, 256, 128, 128], 128)
+    assert shared.count.item() == tiles
+    assert shared.tiles[0].tolist() == [0, 2, 256]
+    assert shared.tokens.tolist() == [256, 256, 0 if in_fp8 else 128, 0 if in_fp8 else 128]

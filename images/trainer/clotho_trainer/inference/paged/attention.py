@@ -211,12 +211,15 @@ def _attend_shared(
 ):
     """What the rows of a tile share, once for all of them: means that `_attend` takes in. A program does one share of a
     tile and a key head after the other. How many there are stands in memory only, and a program for each that is
-    possible would be thousands, nearly all of them empty."""
-    follow()
+    possible would be thousands, nearly all of them empty. No kernel writes to the tiles, so they are read before the
+    one ahead has ended."""
     count = tl.load(tile_count)
-    for item in range(tl.program_id(0), count * KV_HEADS * SPLITS, tl.num_programs(0)):
-        tile, head, split = tiles + item % count * 3, item // count % KV_HEADS, item // (count * KV_HEADS)
-        row, members, tokens = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+    item = tl.program_id(0)
+    tile = tiles + item % tl.maximum(count, 1) * 3
+    row, members, tokens = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+    follow()
+    while item < count * KV_HEADS * SPLITS:
+        head, split = item // count % KV_HEADS, item // (count * KV_HEADS)
         share = _share_of(tokens, SPLITS, BLOCK_SIZE)
         first = split * share
         last = tl.minimum(first + share, tokens)
@@ -228,6 +231,9 @@ def _attend_shared(
                 sums, query, cache, table, head, first, last, scale, KV_HEADS, DIM, BLOCK_SIZE, TILE, IN_FP8
             )
             _store_part(sums, parts, sizes, place * SPLITS + split, is_query, DIM, IN_FP8)
+        item += tl.num_programs(0)
+        tile = tiles + item % count * 3
+        row, members, tokens = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
 
 
 @triton.jit

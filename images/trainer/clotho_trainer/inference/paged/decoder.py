@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.nn import functional
@@ -88,6 +89,16 @@ class Flight:
         return self.tokens[:, : self.rows].t().tolist(), self.logprobs[:, : self.rows].t().tolist()
 
 
+class _Graphs(NamedTuple):
+    """Of one size of batch, to be replayed. Between two of them the device idles a little, so steps that are launched
+    together are one."""
+
+    forward: Callable[[], None]
+    logits: torch.Tensor  # where `forward` leaves them
+    step: Callable[[], None]  # with sampling
+    all_but_last: Callable[[], None]  # of as many steps as are launched at most
+
+
 class Decoder:
     def __init__(self, weights: PolicyWeights, shape: CacheShape, *, max_rows: int, seed: int) -> None:
         self._weights = weights
@@ -97,7 +108,8 @@ class Decoder:
         self._cache = Cache(weights, shape)
         columns = min(-(-len(weights.cos) // shape.block_size), shape.blocks)
         self._rows = DeviceRows(max_rows, columns, STEPS, device)
-        self._shared = SharedPrompts(max_rows, weights.query_heads // weights.kv_heads, device)
+        queries_a_row = weights.query_heads // weights.kv_heads
+        self._shared = SharedPrompts(max_rows, queries_a_row, device, in_fp8=shape.in_fp8)
         drawn = self._rows.drawn, self._rows.logprobs
         self._landings = cycle(
             [
@@ -105,8 +117,7 @@ class Decoder:
                 for _ in range(2)  # one is read while the next flight fills the other
             ]
         )
-        self._logits: dict[int, torch.Tensor] = {}  # of each graph, where it leaves them
-        self._graphs: dict[int, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._graphs: dict[int, _Graphs] = {}
         self._pool: Any = None  # of the graphs' memory
         self.sizes = [size for size in _ROWS_OF_GRAPHS if size < max_rows] + [max_rows]
 
@@ -122,17 +133,19 @@ class Decoder:
         side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self._forward_step(size)
-            self._sample_step(size)
+            self._step(size)
         torch.cuda.current_stream().wait_stream(side)
-        graphs = []
-        for part in (self._forward_step, self._sample_step):
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                part(size)
-            self._pool = self._pool or graph.pool()
-            graphs.append(graph.replay)
-        self._graphs[size] = (graphs[0], graphs[1])
+        forward, logits = self._captured(partial(self._forward_step, size))
+        step, _ = self._captured(partial(self._step, size))
+        all_but_last, _ = self._captured(lambda: [self._step(size) for _ in range(STEPS - 1)])
+        self._graphs[size] = _Graphs(forward, logits, step, all_but_last)
+
+    def _captured(self, work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = work()
+        self._pool = self._pool or graph.pool()
+        return graph.replay, result
 
     def load(self, rows: Many[Sequence]) -> None:
         """These rows from now on; the host holds all of their state, so nothing is moved about on the device."""
@@ -147,17 +160,16 @@ class Decoder:
     def launch(self, rows: int, steps: int) -> Flight:
         """`steps` steps of the first `rows` rows, behind what was launched before."""
         size = self._size(rows)
-        forward, sample = self._graphs.get(size) or (
-            lambda: self._forward_step(size),
-            lambda: self._sample_step(size),
-        )
+        graphs = self._graphs.get(size)
+        step = graphs.step if graphs else partial(self._step, size)
         self._rows.taken.zero_()
-        for _ in range(steps - 1):
-            forward()
-            sample()
+        if graphs and steps == STEPS:
+            graphs.all_but_last()
+        else:
+            for _ in range(steps - 1):
+                step()
         nears = self._mark()
-        forward()
-        sample()
+        step()
         tokens, logprobs = (landing[:steps] for landing in next(self._landings))
         tokens.copy_(self._rows.drawn[:steps], non_blocking=True)
         logprobs.copy_(self._rows.logprobs[:steps], non_blocking=True)
@@ -167,11 +179,10 @@ class Decoder:
         """Of one step; after sampling from them, call `load` with the new tokens."""
         size = self._size(rows)
         graphs = self._graphs.get(size)
-        if graphs:
-            graphs[0]()
-        else:
-            self._forward_step(size)
-        return self._logits[size][:rows]
+        if graphs is None:
+            return self._forward_step(size)[:rows]
+        graphs.forward()
+        return graphs.logits[:rows]
 
     def prefill(self, prompts: Many[Many[int]], tables: Many[Many[int]]) -> torch.Tensor:
         """Cache the prompts in their blocks; the logits after each. Padding is on the right, where causal attention
@@ -208,7 +219,12 @@ class Decoder:
     def _size(self, rows: int) -> int:
         return next(size for size in self.sizes if size >= rows)
 
-    def _forward_step(self, size: int) -> None:
+    def _step(self, size: int) -> None:
+        do, rows, logits = self._operations, self._rows, self._forward_step(size)
+        inputs = rows.temperatures[:size], rows.seeds[:size], rows.positions[:size]
+        do.advance(rows, *do.sample(logits, *inputs))
+
+    def _forward_step(self, size: int) -> torch.Tensor:
         positions, tables = self._rows.positions[:size], self._rows.tables[:size]
         residual, slots = self._operations.enter(self._rows, size, self._block_size)
         shared = self._shared if size >= sharing.FEWEST_ROWS else None
@@ -216,13 +232,7 @@ class Decoder:
         def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
             return self._operations.attend(query, cache, positions, tables, shared)
 
-        hidden = self._forward(residual, positions, slots, attend)
-        self._logits[size] = functional.linear(hidden, self._weights.head)
-
-    def _sample_step(self, size: int) -> None:
-        do, rows = self._operations, self._rows
-        inputs = rows.temperatures[:size], rows.seeds[:size], rows.positions[:size]
-        do.advance(rows, *do.sample(self._logits[size], *inputs))
+        return functional.linear(self._forward(residual, positions, slots, attend), self._weights.head)
 
     def _forward(
         self, residual: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, attend: Attend
