@@ -1,7 +1,7 @@
 """A sequence from its arrival to its last token: its state, what finishes it, and how it reaches the event loop."""
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
@@ -152,12 +152,17 @@ def resolve(outcomes: Iterable[tuple[Sequence, FinishReason | Exception]]) -> No
     for sequence, outcome in outcomes:
         by_loop[sequence.future.get_loop()].append((sequence, outcome))
     for loop, entries in by_loop.items():
-        loop.call_soon_threadsafe(_set_all, entries)
+        loop.call_soon_threadsafe(_set_all, loop, deque(entries))
 
 
-def _set_all(entries: list[tuple[Sequence, FinishReason | Exception]]) -> None:
-    for sequence, outcome in entries:
+def _set_all(loop: asyncio.AbstractEventLoop, entries: "deque[tuple[Sequence, FinishReason | Exception]]") -> None:
+    """One request in each round of the loop: its answer takes milliseconds to write, and new requests come between."""
+    request = entries[0][0].request
+    while entries and entries[0][0].request is request:
+        sequence, outcome = entries.popleft()
         _set(sequence.future, outcome)
+    if entries:
+        loop.call_soon(_set_all, loop, entries)
 
 
 def settle(future: "asyncio.Future[Result]", outcome: Result | Exception) -> None:

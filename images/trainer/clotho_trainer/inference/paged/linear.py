@@ -1,5 +1,6 @@
 """Linear layers with a common input as one product over the live weights, the base's and the adapters' at once."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from clotho_trainer.model import nf4
-from clotho_trainer.model.fp8 import FP8, LARGEST, LEAST, Fp8Linear
+from clotho_trainer.model.fp8 import LARGEST, LEAST, Fp8Linear
 from clotho_trainer.model.lora import plain_adapter
 
 _ALIGNMENT = 64  # adapters are padded to as many rows, so that the products stay aligned
@@ -88,6 +89,13 @@ class Adapter:
     ranks: slice
 
 
+class _Copy(NamedTuple):
+    """Where the matrices have A and the scaled B of each adapter."""
+
+    downs: list[torch.Tensor]
+    ups: list[torch.Tensor]
+
+
 class FusedLinear:
     """y = x W' + b + (x A') B'. The store holds W, which is the model's own, and below it a copy of A: one product
     gives both. `_up` is the scaled B of all layers, block by block; it lies to the right of W, for training."""
@@ -120,10 +128,23 @@ class FusedLinear:
         return None if self._bias is None else self._bias[: self.width]
 
     def refresh(self) -> None:
-        """Take over what training did to the adapters; the base weights are shared anyway."""
-        for adapter in self.adapters:
-            self._below(adapter.ranks).copy_(adapter.down)
-            self._up[adapter.outputs, adapter.ranks] = (adapter.up * adapter.scaling).to(self._up.dtype)
+        """Take over what training did to the adapters; the base weights are shared anyway. In a few calls: between two
+        of them another thread may take the interpreter."""
+        if self.adapters:
+            (copy,) = self._copies
+            torch._foreach_copy_(copy.downs, [adapter.down for adapter in self.adapters])
+            scalings = [adapter.scaling for adapter in self.adapters]
+            torch._foreach_copy_(copy.ups, torch._foreach_mul([adapter.up for adapter in self.adapters], scalings))
+
+    @cached_property
+    def _copies(self) -> list[_Copy]:
+        return [self._copy(self.rank * index) for index in range(self.copies_of_adapters)]
+
+    def _copy(self, first: int) -> _Copy:
+        ranks = [slice(first + each.ranks.start, first + each.ranks.stop) for each in self.adapters]
+        below = self._store[len(self._store) - self.rank * self.copies_of_adapters :]
+        outputs = [each.outputs for each in self.adapters]
+        return _Copy([below[rows] for rows in ranks], [self._up[place] for place in zip(outputs, ranks, strict=True)])
 
     def __call__(self, x: Rows) -> Rows:
         rows, inputs = x.values.shape
@@ -173,10 +194,6 @@ class FusedLinear:
             yield base, slice(row, row + base.out_features)
             row += base.out_features
 
-    def _below(self, ranks: slice) -> torch.Tensor:
-        start = len(self._store) - self.rank * self.copies_of_adapters
-        return self._store[start + ranks.start : start + ranks.stop]
-
 
 class FusedFp8Linear(FusedLinear):
     """The same over a base in 8 bits. A is there twice, rounded and what rounding left over: together they are as exact
@@ -210,16 +227,26 @@ class FusedFp8Linear(FusedLinear):
         return store, weight.new_zeros(self.width, ranks, dtype=dtype)
 
     def refresh(self) -> None:
-        for adapter in self.adapters:
-            factor = adapter.down.abs().amax().float().clamp(min=LEAST) / LARGEST
-            exact = adapter.down.float() / factor
-            coarse = exact.to(FP8)
-            rest = slice(adapter.ranks.start + self.rank, adapter.ranks.stop + self.rank)
-            self._below(adapter.ranks).copy_(coarse)
-            self._below(rest).copy_(((exact - coarse.float()) * _REST).to(FP8))
-            up = adapter.up * (adapter.scaling * factor / self._scale)
-            self._up[adapter.outputs, adapter.ranks] = up.to(self._up.dtype)
-            self._up[adapter.outputs, rest] = (up / _REST).to(self._up.dtype)
+        if not self.adapters:
+            return
+        coarse, rest = self._copies
+        downs, ups = [adapter.down.float() for adapter in self.adapters], [adapter.up for adapter in self.adapters]
+        factors = torch.stack(torch._foreach_norm(downs, math.inf)).clamp(min=LEAST) / LARGEST
+        exact = torch._foreach_div(downs, factors.unbind())
+        torch._foreach_copy_(coarse.downs, exact)
+        rounded = torch._foreach_mul(exact, 1.0)
+        torch._foreach_copy_(rounded, coarse.downs)
+        torch._foreach_sub_(exact, rounded)
+        torch._foreach_mul_(exact, _REST)
+        torch._foreach_copy_(rest.downs, exact)
+        scaled = torch._foreach_mul(ups, (factors * self._scalings / self._scale).unbind())
+        torch._foreach_copy_(coarse.ups, scaled)
+        torch._foreach_div_(scaled, _REST)
+        torch._foreach_copy_(rest.ups, scaled)
+
+    @cached_property
+    def _scalings(self) -> torch.Tensor:
+        return torch.tensor([adapter.scaling for adapter in self.adapters], device=self._scale.device)
 
     def __call__(self, x: Rows) -> Rows:
         y = Rows(self._product(x.values), x.scale, self._completion)

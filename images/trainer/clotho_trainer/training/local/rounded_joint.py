@@ -153,12 +153,15 @@ class RoundedJoint(Joined):
         product = _multiplied_with if len(linears) == 1 else _multiplied_with_pair
         super().__init__(linears, [_matrix(linear) for linear in linears], product)
         self._linears = linears
+        held = list(zip(linears, self.matrices, strict=True))
+        self._downs = [matrix.down[each.ranks] for linear, matrix in held for each in linear.adapters]
+        self._ups = [matrix.up[each.outputs, each.ranks] for linear, matrix in held for each in linear.adapters]
 
     def refresh(self) -> None:
-        for linear, matrix in zip(self._linears, self.matrices, strict=True):
-            for adapter in linear.adapters:
-                matrix.down[adapter.ranks].copy_(adapter.down)
-                matrix.up[adapter.outputs, adapter.ranks] = (adapter.up * adapter.scaling).to(matrix.up.dtype)
+        adapters = [adapter for linear in self._linears for adapter in linear.adapters]
+        torch._foreach_copy_(self._downs, [adapter.down for adapter in adapters])
+        scaled = torch._foreach_mul([adapter.up for adapter in adapters], [adapter.scaling for adapter in adapters])
+        torch._foreach_copy_(self._ups, scaled)
 
 
 def _matrix(linear: FusedFp8Linear) -> Matrix:
