@@ -32,7 +32,7 @@ from clotho_trainer.model.nf4 import Nf4Linear
 from clotho_trainer.training.batch import prepare
 from clotho_trainer.training.local import gating, joint, packing, passes, varlen_attention
 from clotho_trainer.training.local.backend import load_backend
-from clotho_trainer.training.local.logprob_head import completion_logprobs
+from clotho_trainer.training.local.logprob_head import LogprobHead, completion_logprobs
 from integration.trainer import families, fast_policies
 from integration.trainer.fast_policies import CONTEXT
 from integration.trainer.tiny import config, groups, with_model
@@ -132,6 +132,26 @@ def test_gating_kernels_add_what_adapters_add(ranks: int, step: int) -> None:
     rest = (each.cpu().float() for each in (slope, back, down, gate_up))
     expected = gating.gradient_adapted(*rest, exact)
     assert relative(gating.gradient_adapted(slope, back, down, gate_up, adapters).cpu(), expected) < 1e-2
+
+
+@pytest.mark.parametrize("sharpness", [0.2, 20.0], ids=["vague tokens", "confident tokens"])
+def test_the_gradient_of_a_head_in_8_bits_is_near_the_exact_one(sharpness: float) -> None:
+    torch.manual_seed(0)
+    model: Any = torch.nn.Module()
+    model.lm_head = torch.nn.Linear(256, 4096, bias=False, device="cuda", dtype=torch.bfloat16).requires_grad_(False)
+    model.lm_head.weight.normal_()
+    fp8._turn_head(model.lm_head)
+    weight, targets = model.lm_head.weight, torch.randint(4096, (300,), device="cuda")
+    hidden = (weight[targets].float() + torch.randn(300, 256, device="cuda")) * sharpness / 256
+    found = hidden.bfloat16().requires_grad_()
+    logprobs, _ = LogprobHead.apply(found, weight, fp8.turned_head(model), targets, 1.0)
+    logits = (found.detach() @ weight.t()).float()
+    exact = (torch.nn.functional.one_hot(targets, 4096) - logits.softmax(-1)) @ weight.float()
+    (mine,) = torch.autograd.grad(logprobs.sum(), found)
+    apart = (mine.float() - exact).norm(dim=-1) / exact.norm(dim=-1).clamp(min=1e-3)
+    assert (logprobs.mean() > -0.1) == (sharpness > 1), "the cases differ"
+    assert 1e-3 < apart.median() < 0.04
+    assert apart.max() < 0.1
 
 
 # In 8 bits one last bit of bfloat16 can move a value by a sixteenth: compiling rearranges such bits.
