@@ -110,7 +110,7 @@ def test_an_adapter_is_as_exact_as_in_16_bits() -> None:
     engine = fast_policies.engine(live)
     linear, projection = engine.weights.layers[0].down, live.model.get_base_model().model.layers[0].mlp.down_proj
     with torch.no_grad():
-        linear.refresh()
+        linear.refresh([linear])
     down, up = projection.lora_A["default"].weight, projection.lora_B["default"].weight
     rank = linear.rank
     with torch.no_grad():

@@ -133,11 +133,11 @@ class Decoder:
         side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self._step(size)
+            self._steps(size, 1)
         torch.cuda.current_stream().wait_stream(side)
         forward, logits = self._captured(partial(self._forward_step, size))
-        step, _ = self._captured(partial(self._step, size))
-        all_but_last, _ = self._captured(lambda: [self._step(size) for _ in range(STEPS - 1)])
+        step, _ = self._captured(partial(self._steps, size, 1))
+        all_but_last, _ = self._captured(partial(self._steps, size, STEPS - 1))
         self._graphs[size] = _Graphs(forward, logits, step, all_but_last)
 
     def _captured(self, work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
@@ -161,7 +161,7 @@ class Decoder:
         """`steps` steps of the first `rows` rows, behind what was launched before."""
         size = self._size(rows)
         graphs = self._graphs.get(size)
-        step = graphs.step if graphs else partial(self._step, size)
+        step = graphs.step if graphs else partial(self._steps, size, 1)
         self._rows.taken.zero_()
         if graphs and steps == STEPS:
             graphs.all_but_last()
@@ -219,10 +219,11 @@ class Decoder:
     def _size(self, rows: int) -> int:
         return next(size for size in self.sizes if size >= rows)
 
-    def _step(self, size: int) -> None:
-        do, rows, logits = self._operations, self._rows, self._forward_step(size)
-        inputs = rows.temperatures[:size], rows.seeds[:size], rows.positions[:size]
-        do.advance(rows, *do.sample(logits, *inputs))
+    def _steps(self, size: int, count: int) -> None:
+        do, rows = self._operations, self._rows
+        for _ in range(count):
+            inputs = rows.temperatures[:size], rows.seeds[:size], rows.positions[:size]
+            do.advance(rows, *do.sample(self._forward_step(size), *inputs))
 
     def _forward_step(self, size: int) -> torch.Tensor:
         positions, tables = self._rows.positions[:size], self._rows.tables[:size]

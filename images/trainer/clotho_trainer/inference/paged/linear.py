@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.nn import functional
 
 from clotho_trainer.model import nf4
-from clotho_trainer.model.fp8 import LARGEST, LEAST, Fp8Linear
+from clotho_trainer.model.fp8 import FP8, LARGEST, LEAST, Fp8Linear
 from clotho_trainer.model.lora import plain_adapter
 
 _ALIGNMENT = 64  # adapters are padded to as many rows, so that the products stay aligned
@@ -90,7 +91,7 @@ class Adapter:
 
 
 class _Copy(NamedTuple):
-    """Where the matrices have A and the scaled B of each adapter."""
+    """Where the matrices have A, numbers of 8 bits as bytes, and the scaled B of each adapter."""
 
     downs: list[torch.Tensor]
     ups: list[torch.Tensor]
@@ -127,14 +128,15 @@ class FusedLinear:
     def bias(self) -> torch.Tensor | None:
         return None if self._bias is None else self._bias[: self.width]
 
-    def refresh(self) -> None:
-        """Take over what training did to the adapters; the base weights are shared anyway. In a few calls: between two
-        of them another thread may take the interpreter."""
-        if self.adapters:
-            (copy,) = self._copies
-            torch._foreach_copy_(copy.downs, [adapter.down for adapter in self.adapters])
-            scalings = [adapter.scaling for adapter in self.adapters]
-            torch._foreach_copy_(copy.ups, torch._foreach_mul([adapter.up for adapter in self.adapters], scalings))
+    @staticmethod
+    def refresh(linears: "Sequence[FusedLinear]") -> None:
+        """Take over what training did to the adapters; the base weights are shared anyway. All at once: between two
+        calls another thread may take the interpreter."""
+        adapters = [adapter for linear in linears for adapter in linear.adapters]
+        copies = [copy for linear in linears for copy in linear._copies]
+        torch._foreach_copy_(_downs(copies), [adapter.down for adapter in adapters])
+        scaled = torch._foreach_mul([adapter.up for adapter in adapters], [adapter.scaling for adapter in adapters])
+        torch._foreach_copy_(_ups(copies), scaled)
 
     @cached_property
     def _copies(self) -> list[_Copy]:
@@ -144,7 +146,8 @@ class FusedLinear:
         ranks = [slice(first + each.ranks.start, first + each.ranks.stop) for each in self.adapters]
         below = self._store[len(self._store) - self.rank * self.copies_of_adapters :]
         outputs = [each.outputs for each in self.adapters]
-        return _Copy([below[rows] for rows in ranks], [self._up[place] for place in zip(outputs, ranks, strict=True)])
+        places = zip(outputs, ranks, strict=True)
+        return _Copy([_plain(below[rows]) for rows in ranks], [self._up[place] for place in places])
 
     def __call__(self, x: Rows) -> Rows:
         rows, inputs = x.values.shape
@@ -226,27 +229,25 @@ class FusedFp8Linear(FusedLinear):
         self._take_in(store)
         return store, weight.new_zeros(self.width, ranks, dtype=dtype)
 
-    def refresh(self) -> None:
-        if not self.adapters:
-            return
-        coarse, rest = self._copies
-        downs, ups = [adapter.down.float() for adapter in self.adapters], [adapter.up for adapter in self.adapters]
+    @staticmethod
+    def refresh(linears: "Sequence[FusedFp8Linear]") -> None:  # type: ignore[override]
+        adapters = [adapter for linear in linears for adapter in linear.adapters]
+        coarse, rest = zip(*(linear._copies for linear in linears), strict=True)
+        downs = [adapter.down.float() for adapter in adapters]
         factors = torch.stack(torch._foreach_norm(downs, math.inf)).clamp(min=LEAST) / LARGEST
-        exact = torch._foreach_div(downs, factors.unbind())
-        torch._foreach_copy_(coarse.downs, exact)
-        rounded = torch._foreach_mul(exact, 1.0)
-        torch._foreach_copy_(rounded, coarse.downs)
-        torch._foreach_sub_(exact, rounded)
-        torch._foreach_mul_(exact, _REST)
-        torch._foreach_copy_(rest.downs, exact)
-        scaled = torch._foreach_mul(ups, (factors * self._scalings / self._scale).unbind())
-        torch._foreach_copy_(coarse.ups, scaled)
-        torch._foreach_div_(scaled, _REST)
-        torch._foreach_copy_(rest.ups, scaled)
-
-    @cached_property
-    def _scalings(self) -> torch.Tensor:
-        return torch.tensor([adapter.scaling for adapter in self.adapters], device=self._scale.device)
+        sizes = torch.tensor([down.numel() for down in downs], device=factors.device)
+        each = factors.repeat_interleave(sizes, output_size=sum(down.numel() for down in downs))
+        exact = _flatten_dense_tensors(downs) / each  # type: ignore[no-untyped-call]
+        rounded = exact.to(FP8)
+        torch._foreach_copy_(_downs(coarse), _parts(rounded, downs))
+        rounded = ((exact - rounded.float()) * _REST).to(FP8)
+        torch._foreach_copy_(_downs(rest), _parts(rounded, downs))
+        scalings = torch.tensor([adapter.scaling for adapter in adapters], device=factors.device)
+        scales = torch.stack([linear._scale for linear in linears for _ in linear.adapters])
+        ups = torch._foreach_mul([adapter.up for adapter in adapters], (factors * scalings / scales).unbind())
+        torch._foreach_copy_(_ups(coarse), ups)
+        torch._foreach_div_(ups, _REST)
+        torch._foreach_copy_(_ups(rest), ups)
 
     def __call__(self, x: Rows) -> Rows:
         y = Rows(self._product(x.values), x.scale, self._completion)
@@ -302,6 +303,29 @@ def _adapters(modules: Sequence[Any]) -> list[Adapter]:
             rank = ranks.stop
         output = outputs.stop
     return adapters
+
+
+def refresh(linears: Sequence[FusedLinear]) -> None:
+    for kind in {type(linear) for linear in linears}:
+        if adapted := [linear for linear in linears if type(linear) is kind and linear.adapters]:
+            kind.refresh(adapted)
+
+
+def _plain(values: torch.Tensor) -> torch.Tensor:
+    return values.view(torch.uint8) if values.dtype == FP8 else values
+
+
+def _parts(whole: torch.Tensor, like: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Its bytes, in those shapes."""
+    return list(_unflatten_dense_tensors(_plain(whole), like))  # type: ignore[no-untyped-call]
+
+
+def _downs(copies: Sequence[_Copy]) -> list[torch.Tensor]:
+    return [down for copy in copies for down in copy.downs]
+
+
+def _ups(copies: Sequence[_Copy]) -> list[torch.Tensor]:
+    return [up for copy in copies for up in copy.ups]
 
 
 def _become_view(parameter: torch.Tensor, view: torch.Tensor) -> None:

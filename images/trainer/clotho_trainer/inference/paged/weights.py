@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from clotho_trainer.inference.paged import linear
 from clotho_trainer.inference.paged.linear import FusedLinear, fused
 from clotho_trainer.model.architecture import base_model
 
@@ -20,6 +21,10 @@ class Layer:
     output: FusedLinear
     gate_up: FusedLinear
     down: FusedLinear
+
+    @property
+    def linears(self) -> tuple[FusedLinear, ...]:
+        return self.qkv, self.output, self.gate_up, self.down
 
 
 class PolicyWeights:
@@ -55,9 +60,7 @@ class PolicyWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        for layer in self.layers:
-            for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
-                linear.refresh()
+        linear.refresh([each for layer in self.layers for each in layer.linears])
 
 
 def _layer(layer: Any, dtype: torch.dtype) -> Layer:

@@ -136,7 +136,7 @@ def _joined(*linears: FusedLinear) -> Joined:
 def join(model: Any, weights: PolicyWeights) -> Callable[[], None] | None:
     """Packed rows go through the engine's matrices from now on, if every linear layer has an adapter, and the base 16
     bits or 8. Then this is what has to be called before a step."""
-    linears = [each for layer in weights.layers for each in _linears(layer)]
+    linears = [each for layer in weights.layers for each in layer.linears]
     if not all(linear.has_all_adapters for linear in linears):
         return None
     layers = base_model(model).model.layers
@@ -146,10 +146,6 @@ def join(model: Any, weights: PolicyWeights) -> Callable[[], None] | None:
         _put_in(layers, weights.layers, _joined)
         return weights.refresh
     return None
-
-
-def _linears(layer: Layer) -> tuple[FusedLinear, ...]:
-    return layer.qkv, layer.output, layer.gate_up, layer.down
 
 
 def _put_in(layers: Sequence[Any], held: Sequence[Layer], joined: Callable[..., Joined]) -> list[Any]:

@@ -1,7 +1,7 @@
 """Packed rows through a base in 8 bits: linear layers with a common input are one product, of rows that are rounded
 once. Adapters stay in 16 bits; what they add is added to the product in place, or where gating reads it."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -152,16 +152,10 @@ class RoundedJoint(Joined):
     def __init__(self, *linears: FusedFp8Linear) -> None:
         product = _multiplied_with if len(linears) == 1 else _multiplied_with_pair
         super().__init__(linears, [_matrix(linear) for linear in linears], product)
-        self._linears = linears
         held = list(zip(linears, self.matrices, strict=True))
-        self._downs = [matrix.down[each.ranks] for linear, matrix in held for each in linear.adapters]
-        self._ups = [matrix.up[each.outputs, each.ranks] for linear, matrix in held for each in linear.adapters]
-
-    def refresh(self) -> None:
-        adapters = [adapter for linear in self._linears for adapter in linear.adapters]
-        torch._foreach_copy_(self._downs, [adapter.down for adapter in adapters])
-        scaled = torch._foreach_mul([adapter.up for adapter in adapters], [adapter.scaling for adapter in adapters])
-        torch._foreach_copy_(self._ups, scaled)
+        self.held_adapters = [each for linear in linears for each in linear.adapters]
+        self.downs = [matrix.down[each.ranks] for linear, matrix in held for each in linear.adapters]
+        self.ups = [matrix.up[each.outputs, each.ranks] for linear, matrix in held for each in linear.adapters]
 
 
 def _matrix(linear: FusedFp8Linear) -> Matrix:
@@ -172,7 +166,9 @@ def _matrix(linear: FusedFp8Linear) -> Matrix:
 
 
 @torch.no_grad()
-def refresh(joints: Iterable[RoundedJoint]) -> None:
+def refresh(joints: Sequence[RoundedJoint]) -> None:
     """Take over what training did to the adapters."""
-    for joint in joints:
-        joint.refresh()
+    adapters = [adapter for joint in joints for adapter in joint.held_adapters]
+    torch._foreach_copy_([down for joint in joints for down in joint.downs], [adapter.down for adapter in adapters])
+    scaled = torch._foreach_mul([adapter.up for adapter in adapters], [adapter.scaling for adapter in adapters])
+    torch._foreach_copy_([up for joint in joints for up in joint.ups], scaled)
