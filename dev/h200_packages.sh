@@ -3,13 +3,15 @@
 # Usage: dev/h200_packages.sh FOLDER [vllm | torch]   writes FOLDER/packages.tar.xz.00, .01, ...
 #   vllm    also vLLM, for the machine's own torch, and what it imports
 #   torch   also the lock's torch, triton, cuBLAS, NCCL and FlashAttention 4: what the trainer image installs
+# Machine code of other GPUs than Hoppers is blanked in it (clotho_dev/gpu_code.py), which halves what has to travel.
 # There: cat packages.tar.xz.* | tar -xJ, then PYTHONPATH=$PWD/packages: these packages precede the machine's own. With torch, in an interpreter without
 # the machine's packages (python3 -m venv --without-pip), because its torchvision is made for its own torch; the CUDA libraries that are left out come
 # from SITE, the folder of its packages: cp -rsn SITE/nvidia packages/ and cp -rsn SITE/triton/backends/nvidia/bin packages/triton/backends/nvidia/
 # FlashAttention 4 also needs $PWD/packages/nvidia_cutlass_dsl/dsl_packages in PYTHONPATH.
-# PART_MIB (56) is the largest size of a part.
+# PART_MIB (56) is the largest size of a part, XZ_LEVEL (1) how hard they are compressed.
 set -eu
 out=${1:-.local/h200-packages}
+dev=$(dirname "$(readlink -f "$0")")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 locked() { uv export --quiet --frozen --no-hashes --no-emit-project --no-annotate --no-header "$@" | grep -E '^[a-z]'; }
@@ -50,11 +52,13 @@ if [ -d torch ]; then
     find triton/backends/nvidia/bin -type f ! -name ptxas -delete
     find nvidia/nvshmem/lib ! -name 'libnvshmem_host*' -type f -delete
     rm -f triton/_C/libproton.so triton/instrumentation/*.so
-    strip --strip-unneeded triton/_C/libtriton.so torch/lib/libtorch_cpu.so
+    strip --strip-unneeded triton/_C/libtriton.so torch/lib/libtorch_cpu.so torch/lib/libtorch_cuda.so
 fi
+PYTHONPATH=$dev python3 -m clotho_dev.gpu_code . 90
 find . -name __pycache__ -type d -prune -exec rm -rf {} +
 cd - > /dev/null
-mkdir -p "$out"
+mkdir -p "$out" "$work/parts"
+XZ_OPT="-${XZ_LEVEL:-1} -T0" tar -C "$work" -cJf - packages | split --bytes "${PART_MIB:-56}M" --numeric-suffixes - "$work/parts/packages.tar.xz."
 rm -f "$out"/packages.tar.xz.*
-XZ_OPT='-1 -T0' tar -C "$work" -cJf - packages | split --bytes "${PART_MIB:-56}M" --numeric-suffixes - "$out/packages.tar.xz."
+mv "$work"/parts/* "$out"  # only once all are written: a folder that lacks its last part looks complete
 du -m "$out"/packages.tar.xz.*
