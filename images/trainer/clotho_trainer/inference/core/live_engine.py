@@ -22,9 +22,7 @@ log = logging.getLogger(__name__)
 
 _QUIET = 0.003  # seconds without a request end a burst of them,
 _GATHERING = 0.06  # and so do these since its first: prompts that are read together need one pass
-_SWITCHING = (
-    5e-5  # seconds: the decoder gives the interpreter away with every operation, and waits so long to have it back
-)
+_SWITCHING = 5e-5  # seconds that the decoder waits for the interpreter, which it gives away with every operation
 
 
 class LiveEngine:
