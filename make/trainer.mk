@@ -6,6 +6,9 @@ bench-trainer: $(VENV) ## Compare a training step with TRL with vLLM (SHAPE=8b o
 bench-memory: $(VENV) ## Compare the GPU memory of LoRA and QLoRA (tiny shape on a CPU; SHAPE=8b on a GPU)
 	$(RUN) python tests/bench/memory.py --shape $(or $(SHAPE),tiny) $(if $(SHAPE),,--prompt-tokens 16 --new-tokens 16)
 
+bench-handover: $(VENV) ## Measure what a step loses between two batches of answers (a clock in place of the GPU; 3 minutes)
+	$(RUN) python tests/bench/handover.py
+
 bench-long-rows: $(VENV) ## Train on rows of 16,384 tokens (SHAPE=8b on a GPU; short rows of the tiny shape on a CPU)
 	$(RUN) python tests/bench/long_rows.py --shape $(or $(SHAPE),tiny) $(if $(SHAPE),,--prompt-tokens 16 --new-tokens 48)
 
@@ -25,4 +28,4 @@ bench-vllm: $(VENV) ## Run inference.engine vllm against the real vLLM (a GPU, a
 h200-packages: ## Pack what an offline GPU machine lacks for the benchmarks, vLLM too, into .local/h200-packages
 	dev/h200_packages.sh .local/h200-packages vllm
 
-.PHONY: bench-fp8 bench-learning bench-long-rows bench-memory bench-trainer bench-vllm gpu-test h200-packages
+.PHONY: bench-fp8 bench-handover bench-learning bench-long-rows bench-memory bench-trainer bench-vllm gpu-test h200-packages

@@ -42,7 +42,7 @@ def main() -> None:
     options = _options()
     trainer_work.prepare(options)
     if options.side == "trainer":
-        sys.exit(_trainer(options))
+        sys.exit(run_trainer(options))
     if options.side:
         sides = {**dict.fromkeys(OURS, _ours), "serving": _serving, "client": _client, **trainer_peers.SIDES}
         _choose_variant(options)
@@ -118,7 +118,7 @@ def _ours(options: argparse.Namespace) -> dict[str, Any]:
     return trainer_run.measured(lambda ports: trainer_run.config(options, ports), trainer)
 
 
-def _trainer(options: argparse.Namespace) -> int:
+def run_trainer(options: argparse.Namespace) -> int:
     from clotho_trainer.__main__ import main as run
     from clotho_trainer.model import load
     from clotho_trainer.model.tiny import make_tokenizer

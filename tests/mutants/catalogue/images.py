@@ -172,8 +172,8 @@ TRAINING = (
     Mutation(
         "adapters over 8 bits stay what they were at the start",
         f"{_TRAINING}/local/rounded_joint.py",
-        "                matrix.down[adapter.ranks].copy_(adapter.down)\n",
-        "",
+        "[adapter.down for adapter in adapters])\n",
+        "[down for joint in joints for down in joint.downs])\n",
         (_JOINT_TESTS,),
     ),
     Mutation(
