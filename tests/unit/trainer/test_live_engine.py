@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +69,16 @@ async def test_a_request_that_arrives_between_two_answers_is_seen_before_the_sec
     await asyncio.gather(*map(ask, "abc"))
     assert seen == ["a", "a request", "b", "c"]
     await engine.stop()
+
+
+async def test_the_decoder_does_not_wait_long_for_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    intervals: list[float] = []
+    monkeypatch.setattr(sys, "setswitchinterval", intervals.append)
+    engine = Instant()
+    await engine.start()
+    await engine.stop()
+    assert len(intervals) == 1
+    assert intervals[0] <= 1e-4
 
 
 @pytest.mark.timeout(30)
