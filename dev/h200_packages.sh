@@ -8,7 +8,7 @@
 # the machine's packages (python3 -m venv --without-pip), because its torchvision is made for its own torch; the CUDA libraries that are left out come
 # from SITE, the folder of its packages: cp -rsn SITE/nvidia packages/ and cp -rsn SITE/triton/backends/nvidia/bin packages/triton/backends/nvidia/
 # FlashAttention 4 also needs $PWD/packages/nvidia_cutlass_dsl/dsl_packages in PYTHONPATH.
-# PART_MIB (56) is the largest size of a part, XZ_LEVEL (1) how hard they are compressed.
+# PART_MIB (56) is the largest size of a part.
 set -eu
 out=${1:-.local/h200-packages}
 dev=$(dirname "$(readlink -f "$0")")
@@ -58,7 +58,7 @@ PYTHONPATH=$dev python3 -m clotho_dev.gpu_code . 90
 find . -name __pycache__ -type d -prune -exec rm -rf {} +
 cd - > /dev/null
 mkdir -p "$out" "$work/parts"
-XZ_OPT="-${XZ_LEVEL:-1} -T0" tar -C "$work" -cJf - packages | split --bytes "${PART_MIB:-56}M" --numeric-suffixes - "$work/parts/packages.tar.xz."
+XZ_OPT='-1 -T0' tar -C "$work" -cJf - packages | split --bytes "${PART_MIB:-56}M" --numeric-suffixes - "$work/parts/packages.tar.xz."
 rm -f "$out"/packages.tar.xz.*
 mv "$work"/parts/* "$out"  # only once all are written: a folder that lacks its last part looks complete
 du -m "$out"/packages.tar.xz.*

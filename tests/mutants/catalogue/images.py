@@ -172,8 +172,8 @@ TRAINING = (
     Mutation(
         "adapters over 8 bits stay what they were at the start",
         f"{_TRAINING}/local/rounded_joint.py",
-        "[adapter.down for adapter in adapters])\n",
-        "[down for joint in joints for down in joint.downs])\n",
+        "    copy_adapters(adapters, downs, [up for joint in joints for up in joint.ups])\n",
+        "",
         (_JOINT_TESTS,),
     ),
     Mutation(

@@ -130,13 +130,9 @@ class FusedLinear:
 
     @staticmethod
     def refresh(linears: "Sequence[FusedLinear]") -> None:
-        """Take over what training did to the adapters; the base weights are shared anyway. All at once: between two
-        calls another thread may take the interpreter."""
-        adapters = [adapter for linear in linears for adapter in linear.adapters]
+        """Take over what training did to the adapters; the base weights are shared anyway."""
         copies = [copy for linear in linears for copy in linear._copies]
-        torch._foreach_copy_(_downs(copies), [adapter.down for adapter in adapters])
-        scaled = torch._foreach_mul([adapter.up for adapter in adapters], [adapter.scaling for adapter in adapters])
-        torch._foreach_copy_(_ups(copies), scaled)
+        copy_adapters([each for linear in linears for each in linear.adapters], _downs(copies), _ups(copies))
 
     @cached_property
     def _copies(self) -> list[_Copy]:
@@ -309,6 +305,13 @@ def refresh(linears: Sequence[FusedLinear]) -> None:
     for kind in {type(linear) for linear in linears}:
         if adapted := [linear for linear in linears if type(linear) is kind and linear.adapters]:
             kind.refresh(adapted)
+
+
+def copy_adapters(adapters: Sequence[Adapter], downs: list[torch.Tensor], ups: list[torch.Tensor]) -> None:
+    """A as it is, and the scaled B. All at once: between two calls another thread may take the interpreter."""
+    torch._foreach_copy_(downs, [adapter.down for adapter in adapters])
+    scaled = torch._foreach_mul([adapter.up for adapter in adapters], [adapter.scaling for adapter in adapters])
+    torch._foreach_copy_(ups, scaled)
 
 
 def _plain(values: torch.Tensor) -> torch.Tensor:

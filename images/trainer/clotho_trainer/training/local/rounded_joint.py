@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from clotho_trainer.inference.paged.linear import FusedFp8Linear
+from clotho_trainer.inference.paged.linear import FusedFp8Linear, copy_adapters
 from clotho_trainer.model.fp8 import product
 from clotho_trainer.training.local import gating
 from clotho_trainer.training.local.gating import Adapters
@@ -169,6 +169,5 @@ def _matrix(linear: FusedFp8Linear) -> Matrix:
 def refresh(joints: Sequence[RoundedJoint]) -> None:
     """Take over what training did to the adapters."""
     adapters = [adapter for joint in joints for adapter in joint.held_adapters]
-    torch._foreach_copy_([down for joint in joints for down in joint.downs], [adapter.down for adapter in adapters])
-    scaled = torch._foreach_mul([adapter.up for adapter in adapters], [adapter.scaling for adapter in adapters])
-    torch._foreach_copy_([up for joint in joints for up in joint.ups], scaled)
+    downs = [down for joint in joints for down in joint.downs]
+    copy_adapters(adapters, downs, [up for joint in joints for up in joint.ups])
