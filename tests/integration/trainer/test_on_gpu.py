@@ -441,6 +441,8 @@ def test_the_engine_samples_from_what_the_modules_compute(
     if quantization == "fp8":
         fp8.convert(base_model(live.model))
     engine = fast_policies.engine(live, cache_in_fp8=cache_in_fp8)
+    decoder = engine._decoder
+    decoder._shared._fewest_tokens = 16
 
     async def answers() -> list[float]:
         await engine.start()
@@ -452,12 +454,14 @@ def test_the_engine_samples_from_what_the_modules_compute(
                     logits = live.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float().log_softmax(-1)
                 modules = logits.gather(-1, ids[0, len(prompt) :, None]).squeeze(-1)
                 apart.append(float((torch.tensor(completion.logprobs).cuda() - modules).abs().mean()))
-        assert engine._decoder._shared.count.item() == 1
+        assert decoder._shared.count.item() == 1
         await engine.stop()
         return apart
 
     apart = asyncio.run(answers())
     assert sum(apart) / len(apart) < most
+    looking = {work.shares for work in decoder._graphs if work.size == 8}
+    assert looking == ({False} if fewest > 8 else {False, True} if cache_in_fp8 else {True})
 
 
 @pytest.mark.parametrize("architecture", ["gemma3_text", "qwen3_moe", "qwen3_next"])

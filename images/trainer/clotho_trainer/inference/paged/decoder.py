@@ -89,9 +89,15 @@ class Flight:
         return self.tokens[:, : self.rows].t().tolist(), self.logprobs[:, : self.rows].t().tolist()
 
 
+class _Work(NamedTuple):
+    """What a step is made for."""
+
+    size: int  # of the batch
+    shares: bool  # whether it looks for what rows share: in vain that takes 1% of a step in 8 bits
+
+
 class _Graphs(NamedTuple):
-    """Of one size of batch, to be replayed. Between two of them the device idles a little, so steps that are launched
-    together are one."""
+    """To be replayed. Between two of them the device idles a little, so steps that are launched together are one."""
 
     forward: Callable[[], None]
     logits: torch.Tensor  # where `forward` leaves them
@@ -117,28 +123,31 @@ class Decoder:
                 for _ in range(2)  # one is read while the next flight fills the other
             ]
         )
-        self._graphs: dict[int, _Graphs] = {}
+        self._always_looks = not shape.in_fp8  # for shared prompts, as short ones are worth it only there
+        self._graphs: dict[_Work, _Graphs] = {}
         self._pool: Any = None  # of the graphs' memory
         self.sizes = [size for size in _ROWS_OF_GRAPHS if size < max_rows] + [max_rows]
+        self._work = self._work_for(1)  # what is loaded
 
     def capture(self) -> None:
-        """From the largest to the smallest, so that all graphs live in the memory of the first."""
+        """From the largest to the smallest, so that all graphs live in the memory of the first. In 8 bits those of
+        steps that share a prompt are captured when such a prompt comes for the first time."""
         if self._uses_graphs:
             for size in reversed(self.sizes):
-                self._capture(size)
+                self._capture(self._work_for(size))
 
-    def _capture(self, size: int) -> None:
+    def _capture(self, work: _Work) -> None:
         """The steps run once before: what they write goes to the block that has no owner."""
         self._rows.clear()
         side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            self._steps(size, 1)
+            self._steps(work, 1)
         torch.cuda.current_stream().wait_stream(side)
-        forward, logits = self._captured(partial(self._forward_step, size))
-        step, _ = self._captured(partial(self._steps, size, 1))
-        all_but_last, _ = self._captured(partial(self._steps, size, STEPS - 1))
-        self._graphs[size] = _Graphs(forward, logits, step, all_but_last)
+        forward, logits = self._captured(partial(self._forward_step, work))
+        step, _ = self._captured(partial(self._steps, work, 1))
+        all_but_last, _ = self._captured(partial(self._steps, work, STEPS - 1))
+        self._graphs[work] = _Graphs(forward, logits, step, all_but_last)
 
     def _captured(self, work: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         graph = torch.cuda.CUDAGraph()
@@ -151,17 +160,19 @@ class Decoder:
         """These rows from now on; the host holds all of their state, so nothing is moved about on the device."""
         read_only = [max(row.position, row.cached) for row in rows]
         self._shared.load([row.blocks for row in rows], read_only, self._block_size)
-        self._rows.load(rows, self._size(len(rows)))
+        self._work = self._work_for(len(rows))
+        if self._uses_graphs and self._work not in self._graphs:
+            self._capture(self._work)
+        self._rows.load(rows, self._work.size)
 
     def load_tables(self, rows: Many[Sequence]) -> None:
         """Only the blocks of the rows have changed. It waits for nothing that was launched."""
-        self._rows.load_tables(rows, self._size(len(rows)))
+        self._rows.load_tables(rows, self._work.size)
 
     def launch(self, rows: int, steps: int) -> Flight:
         """`steps` steps of the first `rows` rows, behind what was launched before."""
-        size = self._size(rows)
-        graphs = self._graphs.get(size)
-        step = graphs.step if graphs else partial(self._steps, size, 1)
+        graphs = self._graphs.get(self._work)
+        step = graphs.step if graphs else partial(self._steps, self._work, 1)
         self._rows.taken.zero_()
         if graphs and steps == STEPS:
             graphs.all_but_last()
@@ -177,10 +188,9 @@ class Decoder:
 
     def logits(self, rows: int) -> torch.Tensor:
         """Of one step; after sampling from them, call `load` with the new tokens."""
-        size = self._size(rows)
-        graphs = self._graphs.get(size)
+        graphs = self._graphs.get(self._work)
         if graphs is None:
-            return self._forward_step(size)[:rows]
+            return self._forward_step(self._work)[:rows]
         graphs.forward()
         return graphs.logits[:rows]
 
@@ -216,19 +226,21 @@ class Decoder:
         device = self._weights.device
         return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
-    def _size(self, rows: int) -> int:
-        return next(size for size in self.sizes if size >= rows)
+    def _work_for(self, rows: int) -> _Work:
+        size = next(size for size in self.sizes if size >= rows)
+        looks = self._always_looks or self._shared.has_tiles
+        return _Work(size, looks and size >= sharing.FEWEST_ROWS)
 
-    def _steps(self, size: int, count: int) -> None:
-        do, rows = self._operations, self._rows
+    def _steps(self, work: _Work, count: int) -> None:
+        do, rows, size = self._operations, self._rows, work.size
         for _ in range(count):
             inputs = rows.temperatures[:size], rows.seeds[:size], rows.positions[:size]
-            do.advance(rows, *do.sample(self._forward_step(size), *inputs))
+            do.advance(rows, *do.sample(self._forward_step(work), *inputs))
 
-    def _forward_step(self, size: int) -> torch.Tensor:
-        positions, tables = self._rows.positions[:size], self._rows.tables[:size]
-        residual, slots = self._operations.enter(self._rows, size, self._block_size)
-        shared = self._shared if size >= sharing.FEWEST_ROWS else None
+    def _forward_step(self, work: _Work) -> torch.Tensor:
+        positions, tables = self._rows.positions[: work.size], self._rows.tables[: work.size]
+        residual, slots = self._operations.enter(self._rows, work.size, self._block_size)
+        shared = self._shared if work.shares else None
 
         def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
             return self._operations.attend(query, cache, positions, tables, shared)

@@ -55,6 +55,10 @@ class SharedPrompts:
         self.tiles = torch.zeros(max_rows // 2, len(Tile._fields), dtype=torch.int32, device=device)
         self.tokens = torch.zeros(max_rows, dtype=torch.int32, device=device)  # of each row that its tile attends to
 
+    @property
+    def has_tiles(self) -> bool:
+        return bool(self._loaded)
+
     def load(self, tables: Sequence[Sequence[int]], positions: Sequence[int], block_size: int) -> None:
         tiles = find_tiles(tables, positions, block_size, self._most_members, self._fewest_tokens)
         if tiles == self._loaded:  # as a rule where nothing is shared
