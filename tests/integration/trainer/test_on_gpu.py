@@ -245,7 +245,8 @@ def test_more_passes_do_not_wait_for_the_gpu_more_often(model: Path, tmp_path: P
                 torch.cuda.set_sync_debug_mode("default")
         torch._dynamo.reset()
         counts.append(sum("synchroniz" in str(wait.message) for wait in waits))
-    assert counts[0] == counts[1] > 0
+    few_passes, many_passes = counts
+    assert 0 < many_passes <= few_passes
 
 
 def test_less_memory_makes_layers_recompute_and_changes_no_gradient(tmp_path: Path) -> None:

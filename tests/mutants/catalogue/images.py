@@ -186,7 +186,7 @@ TRAINING = (
     Mutation(
         "the gradient of gated rows lacks its adapter's part",
         f"{_TRAINING}/local/gating.py",
-        "gradient(to_gated + back @ down,",
+        "gradient(to_gated + back[:, : len(down)] @ down,",
         "gradient(to_gated,",
         (_JOINT_TESTS,),
     ),

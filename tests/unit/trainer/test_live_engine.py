@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clotho_trainer.inference.core import live_engine
 from clotho_trainer.inference.core.block_manager import BlockManager
 from clotho_trainer.inference.core.engine import EngineBusyError, Request, Sampling
 from clotho_trainer.inference.core.live_engine import LiveEngine
@@ -45,13 +46,43 @@ async def test_each_request_of_a_burst_gets_its_own_answer() -> None:
 
 
 class Passing(Instant):
-    """Reads prompts in one turn and writes in the next, for all of them at once."""
+    """Reads prompts in one turn and writes in the next; notes how many prompts each pass has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: list[int] = []
 
     def _advance(self) -> None:
         if running := list(self._scheduler.running):
             self._write(running, [(97,)] * len(running), [(-0.5,)] * len(running))
-        else:
-            self._scheduler.admit()
+        elif prefills := self._scheduler.admit():
+            self.passes.append(len(prefills))
+
+
+async def ask_one_after_the_other(engine: LiveEngine, prompts: list[int], pause: float = 0.0) -> None:
+    tasks = []
+    for prompt in prompts:
+        tasks.append(asyncio.create_task(engine.generate(Request((1, prompt), Sampling(max_tokens=1), n=2))))
+        await asyncio.sleep(pause)
+    await asyncio.gather(*tasks)
+
+
+@pytest.mark.timeout(30)
+async def test_those_who_got_answers_are_awaited_and_their_prompts_read_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Passing()
+    await engine.start()
+    monkeypatch.setattr(live_engine, "_QUIET", 0.5)
+    await ask_one_after_the_other(engine, [2, 3, 4])
+    monkeypatch.setattr(live_engine, "_QUIET", 0.001)
+    monkeypatch.setattr(live_engine, "_GATHERING", 3600.0)  # only the third request can end the burst
+    await ask_one_after_the_other(engine, [5, 6, 7], pause=0.02)
+    assert engine.passes == [3, 3]
+    monkeypatch.setattr(live_engine, "_GATHERING", 0.02)
+    await ask_one_after_the_other(engine, [8])  # the others have gone
+    assert engine.passes == [3, 3, 1]
+    await engine.stop()
 
 
 @pytest.mark.timeout(30)

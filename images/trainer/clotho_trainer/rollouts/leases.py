@@ -61,11 +61,10 @@ class LeaseSource:
         if lease.step is not None and lease.step < self._confirmed:  # its batches may have been trained already
             await self._discard_server_state(step, f"it is at step {lease.step}")
             return None
-        digest = lease.digest()
-        if digest in self._unacknowledged:
-            await self.acknowledge(lease, digest, step)
+        if self._unacknowledged and lease.digest() in self._unacknowledged:
+            await self.acknowledge(lease, step)
             return None
-        return LeasedBatch(self, self._api, lease, digest)
+        return LeasedBatch(self, self._api, lease)
 
     async def environment_names(self, ids: Collection[int]) -> Mapping[int, str]:
         """They register one by one, and anew after a restart."""
@@ -99,14 +98,15 @@ class LeaseSource:
         """Empty: the API server keeps a record of what was trained."""
         return {}
 
-    async def acknowledge(self, lease: Lease, digest: bytes, step: int) -> None:
+    async def acknowledge(self, lease: Lease, step: int) -> None:
         try:
             await self._api.acknowledge(lease.lease_id, step)
-            self._unacknowledged.discard(digest)
+            if self._unacknowledged:
+                self._unacknowledged.discard(lease.digest())
             self._confirmed = step
         except LeaseLostError as error:
             log.warning("the lease was lost before step %d was acknowledged: %s", step, error)
-            self._unacknowledged.add(digest)
+            self._unacknowledged.add(lease.digest())
         except OutdatedServerError as error:
             await self._discard_server_state(step, str(error))
 
@@ -145,11 +145,10 @@ class LeaseSource:
 
 
 class LeasedBatch:
-    def __init__(self, source: LeaseSource, api: ApiServer, lease: Lease, digest: bytes) -> None:
+    def __init__(self, source: LeaseSource, api: ApiServer, lease: Lease) -> None:
         self._source = source
         self._api = api
         self._lease = lease
-        self._digest = digest
 
     def read(self, vocabulary: int) -> Reading:
         sound: list[ScoredGroup] = []
@@ -173,4 +172,4 @@ class LeasedBatch:
         return False
 
     async def trained(self, step: int, figures: Mapping[str, float]) -> None:
-        await self._source.acknowledge(self._lease, self._digest, step)
+        await self._source.acknowledge(self._lease, step)

@@ -21,7 +21,7 @@ from clotho_trainer.model.live import LiveWeights
 log = logging.getLogger(__name__)
 
 _QUIET = 0.003  # seconds without a request end a burst of them,
-_GATHERING = 0.03  # and so do these since its first: prompts that are read together need one pass
+_GATHERING = 0.06  # and so do these since its first: prompts that are read together need one pass
 _SWITCHING = 5e-5  # seconds that the decoder waits for the interpreter, which it gives away with every operation
 
 
@@ -52,6 +52,7 @@ class LiveEngine:
         self._to_score: deque[tuple[tuple[int, ...], int, asyncio.Future[Scores]]] = deque()
         self._next_seed = seed << 20
         self._work = threading.Condition()
+        self._most_running = 0  # sequences at once, in the last turns that followed each other
         self._stopping = False
         self._failure: str | None = None
         self._has_published = False
@@ -132,6 +133,9 @@ class LiveEngine:
                         self._score_next()
                         self._collect_arrived()
                         self._advance()
+                        self._most_running = max(self._most_running, len(self._scheduler.running))
+                        if not self._scheduler.running:
+                            break
                     self._leave()
         except Exception as error:
             log.exception("the decoder failed")
@@ -144,12 +148,21 @@ class LiveEngine:
 
     def _wait_for_work(self) -> bool:
         with self._work:
-            if not self._has_work:
-                self._work.wait_for(lambda: self._stopping or self._has_work)
-                begun = time.monotonic()
-                while self._work.wait(_QUIET) and not self._stopping and time.monotonic() - begun < _GATHERING:
-                    pass
+            self._work.wait_for(lambda: self._stopping or self._has_work)
+            if not self._scheduler.running:
+                self._gather_burst()
+                self._most_running = 0
             return not self._stopping
+
+    def _gather_burst(self) -> None:
+        """As a rule who has got answers asks for as many again, so that many end a burst as well."""
+        end = time.monotonic() + _GATHERING
+        while not self._stopping and not self._to_score and (left := end - time.monotonic()) > 0:
+            came = len(self._arrived) + len(self._scheduler.waiting)
+            if self._most_running and came >= self._most_running:
+                return
+            if not self._work.wait(left if self._most_running else _QUIET):
+                return
 
     def _should_continue(self) -> bool:
         if self._stopping or not self._has_work:

@@ -61,7 +61,7 @@ def gradient_adapted(
 ) -> torch.Tensor:
     """The gradient, too, lacks what an adapter adds: `back` times `down`."""
     if not gate_up.is_cuda:
-        return gradient(to_gated + back @ down, adapters.added_to(gate_up), 0)
+        return gradient(to_gated + back[:, : len(down)] @ down, adapters.added_to(gate_up), 0)
     from clotho_trainer.training.local import adapted_gating_kernels
 
     return adapted_gating_kernels.gradient(to_gated, back, down, gate_up, *adapters)

@@ -137,7 +137,7 @@ class _GatedPair(torch.autograd.Function):
         x, below, gate_up, gated, further = ctx.saved_tensors
         to_gated, back = second.multiply_back(slope, completes=False)
         to_gate_up = torch.ops.clotho.gate_adapted_back(
-            to_gated, back, second.down, gate_up, below, first.up, first.ranks, first.step
+            to_gated, back, second.down[: second.ranks], gate_up, below, first.up, first.ranks, first.step
         )
         to_x, first_back = first.multiply_back(to_gate_up)
         to_first = first.to_adapters(to_gate_up, first_back, x, below)
