@@ -73,13 +73,13 @@ async def test_those_who_got_answers_are_awaited_and_their_prompts_read_together
 ) -> None:
     engine = Passing()
     await engine.start()
-    monkeypatch.setattr(live_engine, "_QUIET", 0.5)
+    monkeypatch.setattr(live_engine, "_BURST", (0.5, 0.5))
     await ask_one_after_the_other(engine, [2, 3, 4])
-    monkeypatch.setattr(live_engine, "_QUIET", 0.001)
-    monkeypatch.setattr(live_engine, "_GATHERING", 3600.0)  # only the third request can end the burst
+    monkeypatch.setattr(live_engine, "_BURST", (0.001, 0.001))
+    monkeypatch.setattr(live_engine, "_BURST_OF_THOSE_ANSWERED", (3600.0, 3600.0))  # only the third request can end it
     await ask_one_after_the_other(engine, [5, 6, 7], pause=0.02)
     assert engine.passes == [3, 3]
-    monkeypatch.setattr(live_engine, "_GATHERING", 0.02)
+    monkeypatch.setattr(live_engine, "_BURST_OF_THOSE_ANSWERED", (0.02, 3600.0))
     await ask_one_after_the_other(engine, [8])  # the others have gone
     assert engine.passes == [3, 3, 1]
     await engine.stop()

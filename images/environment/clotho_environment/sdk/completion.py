@@ -92,17 +92,20 @@ def read_openai(body: bytes, version: int | None, *, want_tokens: bool) -> list[
 def read_generate(body: bytes, prompt: tuple[int, ...], version: int | None) -> list[Completion]:
     """SGLang's `/generate`: one object for one sample, a list for several."""
     answers = _decode(body, list[_GenerateAnswer] if body.lstrip()[:1] == b"[" else _GenerateAnswer)
-    return [
-        Completion(
-            text=answer.text,
-            finish_reason=_finish_reason(answer.meta_info.finish_reason),
-            prompt_tokens=prompt,
-            tokens=tuple(token for _, token, _ in answer.meta_info.output_token_logprobs),
-            logprobs=tuple(logprob for logprob, _, _ in answer.meta_info.output_token_logprobs),
-            policy_version=version if answer.meta_info.policy_version is None else answer.meta_info.policy_version,
-        )
-        for answer in (answers if isinstance(answers, list) else [answers])
-    ]
+    return [_generated(each, prompt, version) for each in (answers if isinstance(answers, list) else [answers])]
+
+
+def _generated(answer: _GenerateAnswer, prompt: tuple[int, ...], version: int | None) -> Completion:
+    meta = answer.meta_info
+    logprobs, tokens, _ = zip(*meta.output_token_logprobs, strict=True) if meta.output_token_logprobs else ((), (), ())
+    return Completion(
+        text=answer.text,
+        finish_reason=_finish_reason(meta.finish_reason),
+        prompt_tokens=prompt,
+        tokens=tokens,
+        logprobs=logprobs,
+        policy_version=version if meta.policy_version is None else meta.policy_version,
+    )
 
 
 def _decode(body: bytes, kind: Any) -> Any:

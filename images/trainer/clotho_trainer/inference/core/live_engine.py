@@ -20,8 +20,9 @@ from clotho_trainer.model.live import LiveWeights
 
 log = logging.getLogger(__name__)
 
-_QUIET = 0.003  # seconds without a request end a burst of them,
-_GATHERING = 0.06  # and so do these since its first: prompts that are read together need one pass
+# Seconds without a request that end a burst of them, and those since its first that do so in any case.
+_BURST = (0.003, 0.03)
+_BURST_OF_THOSE_ANSWERED = (0.05, 0.2)  # they ask again once their answers are written and have travelled
 _SWITCHING = 5e-5  # seconds that the decoder waits for the interpreter, which it gives away with every operation
 
 
@@ -155,13 +156,15 @@ class LiveEngine:
             return not self._stopping
 
     def _gather_burst(self) -> None:
-        """As a rule who has got answers asks for as many again, so that many end a burst as well."""
-        end = time.monotonic() + _GATHERING
+        """Prompts that are read together need one pass, and none while answers are written, which takes several times as
+        long. As a rule who has got answers asks for as many again, so that many end a burst as well."""
+        pause, longest = _BURST_OF_THOSE_ANSWERED if self._most_running else _BURST
+        end = time.monotonic() + longest
         while not self._stopping and not self._to_score and (left := end - time.monotonic()) > 0:
             came = len(self._arrived) + len(self._scheduler.waiting)
             if self._most_running and came >= self._most_running:
                 return
-            if not self._work.wait(left if self._most_running else _QUIET):
+            if not self._work.wait(min(left, pause)):
                 return
 
     def _should_continue(self) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
+import numpy as np
+
 from clotho_trainer.inference.core.engine import Completion, Delta, FinishReason, Request, TopLogprobs
 
 Result = TypeVar("Result")
@@ -135,7 +137,8 @@ class SequenceWriter:
         return sequence.stop_string is not None
 
     def _text(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        """From an array: in a list Transformers looks at each token, which takes as long as the text."""
+        return str(self._tokenizer.decode(np.asarray(tokens, np.int64), skip_special_tokens=True))
 
 
 def stream(sequences: Iterable[Sequence]) -> None:

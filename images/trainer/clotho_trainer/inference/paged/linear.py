@@ -229,11 +229,11 @@ class FusedFp8Linear(FusedLinear):
     def refresh(linears: "Sequence[FusedFp8Linear]") -> None:  # type: ignore[override]
         adapters = [adapter for linear in linears for adapter in linear.adapters]
         coarse, rest = zip(*(linear._copies for linear in linears), strict=True)
-        downs = [adapter.down.float() for adapter in adapters]
+        whole = _flatten_dense_tensors([adapter.down for adapter in adapters]).float()  # type: ignore[no-untyped-call]
+        downs = _unflatten_dense_tensors(whole, [adapter.down for adapter in adapters])  # type: ignore[no-untyped-call]
         factors = torch.stack(torch._foreach_norm(downs, math.inf)).clamp(min=LEAST) / LARGEST
         sizes = torch.tensor([down.numel() for down in downs], device=factors.device)
-        each = factors.repeat_interleave(sizes, output_size=sum(down.numel() for down in downs))
-        exact = _flatten_dense_tensors(downs) / each  # type: ignore[no-untyped-call]
+        exact = whole / factors.repeat_interleave(sizes, output_size=len(whole))
         rounded = exact.to(FP8)
         torch._foreach_copy_(_downs(coarse), _parts(rounded, downs))
         rounded = ((exact - rounded.float()) * _REST).to(FP8)
