@@ -156,8 +156,8 @@ class LiveEngine:
             return not self._stopping
 
     def _gather_burst(self) -> None:
-        """Prompts that are read together need one pass, and none while answers are written, which takes several times as
-        long. As a rule who has got answers asks for as many again, so that many end a burst as well."""
+        """Prompts that are read together need one pass; while answers are written it would take several times as long.
+        As a rule who has got answers asks for as many again, so that many end a burst as well."""
         pause, longest = _BURST_OF_THOSE_ANSWERED if self._most_running else _BURST
         end = time.monotonic() + longest
         while not self._stopping and not self._to_score and (left := end - time.monotonic()) > 0:
