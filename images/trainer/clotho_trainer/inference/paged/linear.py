@@ -229,8 +229,9 @@ class FusedFp8Linear(FusedLinear):
     def refresh(linears: "Sequence[FusedFp8Linear]") -> None:  # type: ignore[override]
         adapters = [adapter for linear in linears for adapter in linear.adapters]
         coarse, rest = zip(*(linear._copies for linear in linears), strict=True)
-        whole = _flatten_dense_tensors([adapter.down for adapter in adapters]).float()  # type: ignore[no-untyped-call]
-        downs = _unflatten_dense_tensors(whole, [adapter.down for adapter in adapters])  # type: ignore[no-untyped-call]
+        trained = [adapter.down for adapter in adapters]
+        whole = _flatten_dense_tensors(trained).float()  # type: ignore[no-untyped-call]
+        downs = _unflatten_dense_tensors(whole, trained)  # type: ignore[no-untyped-call]
         factors = torch.stack(torch._foreach_norm(downs, math.inf)).clamp(min=LEAST) / LARGEST
         sizes = torch.tensor([down.numel() for down in downs], device=factors.device)
         exact = whole / factors.repeat_interleave(sizes, output_size=len(whole))
