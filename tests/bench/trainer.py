@@ -200,7 +200,7 @@ async def _ask_over_http(options: argparse.Namespace) -> dict[str, Any]:
 
         async def ask(prompt: list[int], n: int, tokens: int) -> int:
             sampling = {"n": n, "max_new_tokens": tokens, "ignore_eos": True}
-            body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
+            body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True, "flat_logprobs": True}
             async with session.post(f"{options.url}/generate", json=body) as response:
                 answer = msgspec.json.decode(await response.read())
             return sum(len(a["output_ids"]) for a in (answer if isinstance(answer, list) else [answer]))

@@ -67,6 +67,19 @@ async def test_generate_answers_as_sglang_does(client: Client) -> None:
     assert [answer["meta_info"]["prompt_tokens"] for answer in batch] == [1, 2]
 
 
+async def test_flat_log_probabilities_are_those_that_sglang_has_beside_tokens(client: Client) -> None:
+    body = {"input_ids": [6, 7], "return_logprob": True, "sampling_params": {"max_new_tokens": 9, "temperature": 0}}
+    with_tokens = await post(client, "/generate", body)
+    flat = await post(client, "/generate", body | {"flat_logprobs": True})
+    assert "output_token_logprobs" not in flat["meta_info"]
+    beside_tokens = [logprob for logprob, _, _ in with_tokens["meta_info"]["output_token_logprobs"]]
+    assert flat["meta_info"]["output_logprobs"] == pytest.approx(beside_tokens, rel=1e-5)
+    *_, last = await events(client, "/generate", body | {"flat_logprobs": True})
+    assert len(last["meta_info"]["output_logprobs"]) == len(last["output_ids"]) == len(beside_tokens)
+    none = await post(client, "/generate", body | {"flat_logprobs": True, "return_logprob": False})
+    assert "output_logprobs" not in none["meta_info"]
+
+
 async def test_completions_answer_as_openai_does_with_token_ids(client: Client) -> None:
     body = {"model": "tiny/model", "prompt": "a>", "n": 2, "max_tokens": 4, "logprobs": 1, "ignore_eos": True}
     specials = ("<eos>", "<pad>", "<unk>", "<|user|>", "<|assistant|>")

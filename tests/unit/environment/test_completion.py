@@ -47,6 +47,15 @@ def test_generate_answers_one_or_many():
     assert [c.finish_reason for c in read_generate(json.dumps([one, two]).encode(), (4,), 1)] == ["stop", "length"]
 
 
+def test_generate_answers_may_have_flat_log_probabilities():
+    answer = {"text": "x", "output_ids": [9, 8], "meta_info": {"output_logprobs": [-0.5, -0.25]}}
+    (completion,) = read_generate(json.dumps(answer).encode(), (4,), 1)
+    assert (completion.tokens, completion.logprobs) == ((9, 8), (-0.5, -0.25))
+    answer["output_ids"] = [9]
+    with pytest.raises(AnswerError, match="2 log-probabilities for 1 tokens"):
+        read_generate(json.dumps(answer).encode(), (4,), 1)
+
+
 def test_answers_without_tokens_are_accepted_only_without_training():
     body = json.dumps({"choices": [{"message": {"role": "assistant", "content": "hi"}}]}).encode()
     assert read_openai(body, None, want_tokens=False)[0].text == "hi"

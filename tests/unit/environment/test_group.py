@@ -65,6 +65,16 @@ def test_a_sound_group_becomes_scored_data():
     }
 
 
+def test_tokens_of_an_environment_between_those_of_the_policy_are_masked():
+    turns = Sequence(
+        tokens=(7, 1, 2, 8, 9, 3), trained=(False, True, True, False, False, True), logprobs=(0, -0.1, -0.2, 0, 0, -0.3)
+    )
+    candidate = group(attempts=[turns, turns])
+    body = json.loads(encode_group(candidate, check_group(candidate, 2), env_id=None))
+    assert body["masks"] == [[-100, 1, 2, -100, -100, 3]] * 2
+    assert body["inference_logprobs"] == [[1.0, -0.1, -0.2, 1.0, 1.0, -0.3]] * 2
+
+
 def test_a_group_has_its_oldest_policy_version_and_marks_truncated_attempts():
     cut = replace(GOOD, policy_version=2, finish_reason="length")
     candidate = group(attempts=[GOOD, cut])

@@ -73,7 +73,8 @@ class _OpenAiAnswer(Struct):
 
 
 class _GenerateMeta(Struct):
-    output_token_logprobs: list[tuple[float, int, str | None]] = []
+    output_logprobs: tuple[float, ...] | None = None
+    output_token_logprobs: list[tuple[float, int, str | None]] = []  # of servers that have no others
     finish_reason: str | dict[str, Any] | None = None
     policy_version: int | None = None
 
@@ -81,6 +82,22 @@ class _GenerateMeta(Struct):
 class _GenerateAnswer(Struct):
     text: str
     meta_info: _GenerateMeta
+    output_ids: tuple[int, ...] = ()
+
+    @property
+    def sampled(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Tokens and log-probabilities."""
+        meta = self.meta_info
+        if meta.output_logprobs is None:
+            pairs = meta.output_token_logprobs
+            logprobs, tokens, _ = zip(*pairs, strict=True) if pairs else ((), (), ())
+            return tokens, logprobs
+        if len(meta.output_logprobs) != len(self.output_ids):
+            raise AnswerError(
+                f"the inference server sent {len(meta.output_logprobs)} log-probabilities for "
+                f"{len(self.output_ids)} tokens"
+            )
+        return self.output_ids, meta.output_logprobs
 
 
 def read_openai(body: bytes, version: int | None, *, want_tokens: bool) -> list[Completion]:
@@ -96,8 +113,7 @@ def read_generate(body: bytes, prompt: tuple[int, ...], version: int | None) -> 
 
 
 def _generated(answer: _GenerateAnswer, prompt: tuple[int, ...], version: int | None) -> Completion:
-    meta = answer.meta_info
-    logprobs, tokens, _ = zip(*meta.output_token_logprobs, strict=True) if meta.output_token_logprobs else ((), (), ())
+    meta, (tokens, logprobs) = answer.meta_info, answer.sampled
     return Completion(
         text=answer.text,
         finish_reason=_finish_reason(meta.finish_reason),

@@ -4,12 +4,14 @@ import math
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 from itertools import compress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from clotho_contract.trajectory import IGNORE_INDEX, NO_LOGPROB, NULL, GenerationParams, Override, ScoredGroup
+
+Value = TypeVar("Value")
 
 _HIGHEST = 1e-3  # logarithm of a probability: servers round
 
@@ -143,8 +145,26 @@ def encode_group(group: Group, sequences: list[Sequence], env_id: int | None) ->
 
 
 def mask_of(sequence: Sequence) -> list[int]:
-    return [t if trained else IGNORE_INDEX for t, trained in zip(sequence.tokens, sequence.trained, strict=True)]
+    return _where_trained(sequence.tokens, sequence.trained, IGNORE_INDEX)
 
 
 def _logprobs_of(sequence: Sequence) -> list[float]:
-    return [lp if trained else NO_LOGPROB for lp, trained in zip(sequence.logprobs, sequence.trained, strict=True)]
+    return _where_trained(sequence.logprobs, sequence.trained, NO_LOGPROB)
+
+
+def _where_trained(values: Listing[Value], trained: tuple[bool, ...], otherwise: Value) -> list[Value]:
+    """Stretch by stretch, as there are few of them and many tokens."""
+    chosen = [otherwise] * len(values)
+    start = _next(trained, True, 0)
+    while start < len(trained):
+        end = _next(trained, False, start)
+        chosen[start:end] = values[start:end]
+        start = _next(trained, True, end)
+    return chosen
+
+
+def _next(trained: tuple[bool, ...], wanted: bool, start: int) -> int:
+    try:
+        return trained.index(wanted, start)
+    except ValueError:
+        return len(trained)

@@ -4,12 +4,21 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import repeat
 from typing import Any
 
 from clotho_trainer.inference.core.engine import Completion, Scores, TopLogprobs
 
 Decode = Callable[[int], str]
+
+
+class LogprobForm(Enum):
+    """Of an answer of `/generate`."""
+
+    NONE = "none"
+    PAIRS = "pairs"  # as SGLang has them, each beside its token
+    FLAT = "flat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ def choice(index: int, completion: Completion, prompt: Sequence[int]) -> dict[st
 
 
 def sglang(
-    completion: Completion, prompt_tokens: int, *, with_logprobs: bool, prompt: Scored | None = None
+    completion: Completion, prompt_tokens: int, logprobs: LogprobForm, *, prompt: Scored | None = None
 ) -> dict[str, Any]:
     meta: dict[str, Any] = {
         "id": uuid.uuid4().hex,
@@ -96,11 +105,10 @@ def sglang(
         "prompt_tokens": prompt_tokens,
         "completion_tokens": len(completion.tokens),
         **versions(completion),
+        **_output_logprobs(completion.tokens, completion.logprobs, logprobs),
     }
-    if with_logprobs:
-        meta["output_token_logprobs"] = _sglang_logprobs(completion.tokens, completion.logprobs)
-        if completion.top_logprobs:
-            meta["output_top_logprobs"] = [_sglang_top(top) for top in completion.top_logprobs]
+    if logprobs is not LogprobForm.NONE and completion.top_logprobs:
+        meta["output_top_logprobs"] = [_sglang_top(top) for top in completion.top_logprobs]
     if prompt is not None:
         meta["input_token_logprobs"] = _sglang_logprobs(prompt.tokens, prompt.logprobs)
         if prompt.top_logprobs:
@@ -108,15 +116,14 @@ def sglang(
     return {"text": completion.text, "output_ids": completion.tokens, "meta_info": meta}
 
 
-def sglang_part(text: str, scored: Scored, prompt_tokens: int, *, with_logprobs: bool) -> dict[str, Any]:
+def sglang_part(text: str, scored: Scored, prompt_tokens: int, logprobs: LogprobForm) -> dict[str, Any]:
     """Of a sequence that is still being sampled."""
     meta: dict[str, Any] = {
         "finish_reason": None,
         "prompt_tokens": prompt_tokens,
         "completion_tokens": len(scored.tokens),
+        **_output_logprobs(scored.tokens, scored.logprobs, logprobs),
     }
-    if with_logprobs:
-        meta["output_token_logprobs"] = _sglang_logprobs(scored.tokens, scored.logprobs)
     return {"text": text, "output_ids": scored.tokens, "meta_info": meta}
 
 
@@ -155,6 +162,16 @@ def chat_logprobs(scored: Scored, decode: Decode) -> dict[str, Any]:
 def model_list(model: str, context: int, created: int) -> dict[str, Any]:
     entry = {"id": model, "object": "model", "created": created, "owned_by": "clotho", "max_model_len": context}
     return {"object": "list", "data": [entry]}
+
+
+def _output_logprobs(
+    tokens: Sequence[int], logprobs: Sequence[float | None], form: LogprobForm
+) -> dict[str, Sequence[Any]]:
+    if form is LogprobForm.NONE:
+        return {}
+    if form is LogprobForm.FLAT:
+        return {"output_logprobs": logprobs}
+    return {"output_token_logprobs": _sglang_logprobs(tokens, logprobs)}
 
 
 def _sglang_logprobs(tokens: Sequence[int], logprobs: Sequence[float | None]) -> list[Any]:

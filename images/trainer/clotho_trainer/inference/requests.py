@@ -64,6 +64,7 @@ class GenerateRequest(Struct):
     input_ids: list[int | list[int]] | None = None
     sampling_params: SglangSampling = msgspec.field(default_factory=SglangSampling)
     return_logprob: bool = False
+    flat_logprobs: bool = False  # our own: numbers alone, as `output_ids` has their tokens
     logprob_start_len: int | None = None
     top_logprobs_num: Alternatives | None = None
     stream: bool | None = None

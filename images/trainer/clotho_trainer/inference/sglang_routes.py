@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from clotho_trainer.inference import answers
-from clotho_trainer.inference.answers import Scored
+from clotho_trainer.inference.answers import LogprobForm, Scored
 from clotho_trainer.inference.core.engine import Sampling
 from clotho_trainer.inference.requests import GenerateRequest, generate_prompt, is_several, sglang_sampling
 from clotho_trainer.inference.responses import json_response
@@ -21,13 +21,20 @@ async def generate(request: web.Request, service: Service, body: GenerateRequest
     if body.stream:
         return await send_events(request, _events(service, body, prompts, sampling))
     samples = await service.sample(prompts, sampling, n)
+    form = _logprob_form(body)
     results = [
-        answers.sglang(completion, len(tokens), with_logprobs=body.return_logprob, prompt=scored)
+        answers.sglang(completion, len(tokens), form, prompt=scored)
         for tokens, scored, completions in zip(prompts, scores, samples, strict=True)
         for completion in completions
     ]
     is_single = len(results) == 1 and not is_several(prompt)
     return json_response(results[0] if is_single else results, [each for group in samples for each in group])
+
+
+def _logprob_form(body: GenerateRequest) -> LogprobForm:
+    if not body.return_logprob:
+        return LogprobForm.NONE
+    return LogprobForm.FLAT if body.flat_logprobs else LogprobForm.PAIRS
 
 
 async def _prompt_scores(
@@ -44,7 +51,7 @@ async def _events(
     service: Service, body: GenerateRequest, prompts: list[list[int]], sampling: Sampling
 ) -> AsyncIterator[object]:
     """Every event has the whole text so far, as SGLang's do."""
-    n = body.sampling_params.n or 1
+    n, form = body.sampling_params.n or 1, _logprob_form(body)
     texts = [""] * (n * len(prompts))
     scored = [Scored((), ())] * (n * len(prompts))
     async for piece in service.stream(prompts, sampling, n).pieces():
@@ -53,8 +60,7 @@ async def _events(
         scored[piece.index] += piece.scored
         if piece.completion:
             service.count([piece.completion])
-            answer = answers.sglang(piece.completion, prompt_tokens, with_logprobs=body.return_logprob)
+            answer = answers.sglang(piece.completion, prompt_tokens, form)
         else:
-            so_far = scored[piece.index]
-            answer = answers.sglang_part(texts[piece.index], so_far, prompt_tokens, with_logprobs=body.return_logprob)
+            answer = answers.sglang_part(texts[piece.index], scored[piece.index], prompt_tokens, form)
         yield answer | {"index": piece.index}

@@ -1,6 +1,7 @@
 """Loads the policy's tokenizer; a failure is one sentence. Needs no torch."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,21 @@ def load_tokenizer(model: Model) -> Any:
             model.name,
         )
     return tokenizer
+
+
+def texts_of(tokenizer: Any, answers: Sequence[list[int]]) -> list[str]:
+    """Without special tokens. Where Transformers adds nothing to what the tokenizers library does, that does it for all
+    at once, and other threads go on meanwhile."""
+    if _decodes_plainly(tokenizer):
+        return list(tokenizer.backend_tokenizer.decode_batch(answers, skip_special_tokens=True))
+    return [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in answers]
+
+
+def _decodes_plainly(tokenizer: Any) -> bool:
+    from transformers import PreTrainedTokenizerFast
+
+    plain = PreTrainedTokenizerFast._decode
+    return getattr(type(tokenizer), "_decode", None) is plain and not tokenizer.clean_up_tokenization_spaces
 
 
 def check_vocabulary(name: str, tokenizer: Any, embeddings: int) -> None:

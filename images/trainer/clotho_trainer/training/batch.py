@@ -1,5 +1,6 @@
 """From scored groups to training rows: advantages, masks, staleness and the figures that are reported. Pure."""
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -135,8 +136,8 @@ def group_advantages(scores: Sequence[Sequence[float]], normalization: Normaliza
 
 def make_row(group: ScoredGroup, index: int, advantage: float, max_tokens: int) -> Row | None:
     """None when nothing of the sequence can be trained."""
-    tokens = np.asarray(group.tokens[index], np.int64)[:max_tokens]
-    trained = np.asarray(group.masks[index], np.int64)[:max_tokens] != IGNORE_INDEX
+    tokens = _integers(group.tokens[index][:max_tokens])
+    trained = _integers(group.masks[index][:max_tokens]) != IGNORE_INDEX
     if not trained[1:].any():  # the first token has no probability: nothing comes before it
         return None
     start = max(int(trained.argmax()), 1)
@@ -216,15 +217,31 @@ def _token_advantages(group: ScoredGroup, index: int, advantage: float, part: sl
     if override is not None and override.set_advantage_to_zero:
         return np.zeros(length, np.float32)
     if group.advantages is not None:
-        return np.asarray(group.advantages[index][part], np.float32)
+        return _floats(group.advantages[index][part])
     return np.full(length, advantage, np.float32)
 
 
 def _token_logprobs(group: ScoredGroup, index: int, part: slice, length: int) -> Floats:
     if group.inference_logprobs is None:
         return np.full(length, np.nan, np.float32)
-    logprobs = np.asarray(group.inference_logprobs[index][part], np.float32)
+    logprobs = _floats(group.inference_logprobs[index][part])
     return np.where(logprobs < NO_LOGPROB, np.minimum(logprobs, 0), np.float32(np.nan))
+
+
+def _integers(values: Sequence[int]) -> Tokens:
+    return np.frombuffer(_packed("q", values), np.int64)
+
+
+def _floats(values: Sequence[float]) -> Floats:
+    return np.frombuffer(_packed("f", values), np.float32)
+
+
+def _packed(kind: str, values: Sequence[float]) -> bytearray:
+    """In less than half the time that numpy takes for a list."""
+    form = f"{len(values)}{kind}"
+    packed = bytearray(struct.calcsize(form))
+    struct.pack_into(form, packed, 0, *values)
+    return packed
 
 
 def _is_truncated(row: Row, group: ScoredGroup, index: int, rules: Rules) -> bool:

@@ -15,8 +15,9 @@ from collections.abc import Sequence as Many
 from clotho_trainer.inference.core.engine import Completion, EngineBusyError, FinishReason, Request, Scores
 from clotho_trainer.inference.core.scheduler import Scheduler
 from clotho_trainer.inference.core.scoring import score
-from clotho_trainer.inference.core.sequences import Sequence, SequenceWriter, State, resolve, settle, stream
+from clotho_trainer.inference.core.sequences import Sequence, SequenceWriter, State, completion, resolve, settle, stream
 from clotho_trainer.model.live import LiveWeights
+from clotho_trainer.model.tokenizer import texts_of
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,8 @@ class LiveEngine:
             self._arrived.extend(sequences)
             self._work.notify_all()
         reasons = await asyncio.gather(*(sequence.future for sequence in sequences))
-        return [self._writer.completion(each, reason) for each, reason in zip(sequences, reasons, strict=True)]
+        texts = await asyncio.to_thread(texts_of, self._live.tokenizer, [sequence.tokens for sequence in sequences])
+        return list(map(completion, sequences, reasons, texts))
 
     async def score(self, tokens: tuple[int, ...], top: int) -> Scores:
         self._room_after(tokens[:-1])

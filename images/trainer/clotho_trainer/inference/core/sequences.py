@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-import numpy as np
-
 from clotho_trainer.inference.core.engine import Completion, Delta, FinishReason, Request, TopLogprobs
 
 Result = TypeVar("Result")
@@ -115,30 +113,27 @@ class SequenceWriter:
                 return "length"
         return None
 
-    def completion(self, sequence: Sequence, reason: FinishReason) -> Completion:
-        """Called by the event loop: making the text would hold the decoder up."""
-        text = self._text(sequence.tokens)
-        if sequence.stop_string is not None and sequence.stop_string in text:
-            text = text.rpartition(sequence.stop_string)[0]
-        return Completion(
-            tokens=tuple(sequence.tokens),
-            logprobs=tuple(sequence.logprobs),
-            text=text,
-            finish_reason=reason,
-            versions=tuple((version, count) for version, count in sequence.versions),
-            stop_string=sequence.stop_string,
-            top_logprobs=tuple(sequence.top_logprobs),
-        )
-
     def _has_stop_string(self, sequence: Sequence) -> bool:
         stops = sequence.request.sampling.stop
-        tail = self._text(sequence.tokens[-(max(map(len, stops)) + _STOP_WINDOW) :])
+        tokens = sequence.tokens[-(max(map(len, stops)) + _STOP_WINDOW) :]
+        tail = str(self._tokenizer.decode(tokens, skip_special_tokens=True))
         sequence.stop_string = next((stop for stop in stops if stop in tail), None)
         return sequence.stop_string is not None
 
-    def _text(self, tokens: list[int]) -> str:
-        """From an array: in a list Transformers looks at each token, which takes as long as the text."""
-        return str(self._tokenizer.decode(np.asarray(tokens, np.int64), skip_special_tokens=True))
+
+def completion(sequence: Sequence, reason: FinishReason, text: str) -> Completion:
+    """`text` is that of all its tokens."""
+    if sequence.stop_string is not None and sequence.stop_string in text:
+        text = text.rpartition(sequence.stop_string)[0]
+    return Completion(
+        tokens=tuple(sequence.tokens),
+        logprobs=tuple(sequence.logprobs),
+        text=text,
+        finish_reason=reason,
+        versions=tuple((version, count) for version, count in sequence.versions),
+        stop_string=sequence.stop_string,
+        top_logprobs=tuple(sequence.top_logprobs),
+    )
 
 
 def stream(sequences: Iterable[Sequence]) -> None:
