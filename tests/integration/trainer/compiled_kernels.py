@@ -9,7 +9,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from clotho_trainer.inference.paged import gated_projection, rotated_projection, streaming
+from clotho_trainer.inference.paged import (
+    added_projection,
+    gated_projection,
+    halved_product,
+    rotated_projection,
+    streaming,
+)
 from clotho_trainer.model.fp8 import FP8
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -59,7 +65,31 @@ def rotated(heads: rotated_projection.Heads, ranks: int, kind: torch.dtype, *, h
     }
     kinds |= dict.fromkeys(("down", "cos", "sin", "queries", "query_norm", "key_norm"), "*bf16")
     shape = rotated_projection.constants(heads, 4096, ranks, 128, kind, has_norms=has_norms)
-    return _compiled(rotated_projection._project_and_rotate, kinds, shape, kind, rotated_projection._WARPS)
+    return _compiled(rotated_projection._project_and_rotate, kinds, shape, kind, halved_product.WARPS)
+
+
+def added(columns: int, hidden: int, ranks: int, kind: torch.dtype, rank: int = 32) -> Any:
+    """In 8 bits the next norm needs whole rows."""
+    kinds = {
+        "x": _tiles(streaming.ROWS, streaming.IN_HALVES, kind),
+        "down_tiles": _tiles(streaming.ROWS, streaming.IN_HALVES),
+        "source": _tiles(columns, streaming.IN_BOTH, kind),
+        "below": _tiles(added_projection.ranks_each(rank), streaming.IN_BOTH, kind),
+        "up": _tiles(columns, streaming.IN_BOTH),
+        "down": "*bf16",
+        "ready": "*i32",
+        "residual": "*bf16",
+        "rows": "i32",
+        "width": "i32",
+        "readers": "i32",
+    }
+    shape = added_projection.constants(columns, hidden, ranks, kind)
+    if kind == FP8:
+        shape |= dict.fromkeys(("norm", "weighed", "squares"))
+    else:
+        kinds |= {"norm": "*bf16", "weighed": "*bf16", "squares": "*fp32"}
+        shape |= {"factors": None}
+    return _compiled(added_projection._project_and_add, kinds, shape, kind, halved_product.WARPS)
 
 
 def _compiled(kernel: Any, kinds: Mapping[str, str], shape: Mapping[str, Any], kind: torch.dtype, warps: int) -> Any:
@@ -67,8 +97,8 @@ def _compiled(kernel: Any, kinds: Mapping[str, str], shape: Mapping[str, Any], k
     scales = ("scale", "key_scales", "value_scales")
     kinds = {**kinds, "factors": "*fp32", **(dict.fromkeys(scales, "*fp32") if kind == FP8 else {})}
     constants = {"STRETCHES": 0 if kind == FP8 else 16} | (dict.fromkeys(scales) if kind != FP8 else {})
-    signature = {name: kinds.get(name, "constexpr") for name in kernel.arg_names}
-    known = {name: value for name, value in (shape | constants).items() if name in kernel.arg_names}
+    known = {name: value for name, value in (constants | shape).items() if name in kernel.arg_names}
+    signature = {name: "constexpr" if name in known else kinds[name] for name in kernel.arg_names}
     options = {"num_warps": warps, "num_ctas": streaming.PAIR}
     return triton.compile(GluonASTSource(kernel, signature, known), target=HOPPER, options=options)
 
@@ -91,5 +121,9 @@ if __name__ == "__main__":
         for choice in gated_projection._CHOICES:
             check(gated(choice, 64, precision))
         check(gated(gated_projection._CHOICES[0], 0, precision))
+        for columns in added_projection._CHOICES:
+            check(added(columns, 4096, 64, precision))
+        check(added(64, 12288, 64, precision, rank=64))
+        check(added(64, 12288, 0, precision))
         check(rotated(rotated_projection.Heads(32, 8, 128), 64, precision, has_norms=True))
         check(rotated(rotated_projection.Heads(32, 8, 64), 0, precision, has_norms=False))

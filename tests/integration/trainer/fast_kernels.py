@@ -108,7 +108,7 @@ def compare_weighed(
         normed = plain.add_and_norm(expected, more, layer.mlp_norm, rounds=False)
         weighed = ours._weighed(found, addition, layer.mlp_norm)
         same(found, expected)
-        squares = weighed.squares[:, :ROWS].sum(0)[:, None]
+        squares = weighed.squares[:ROWS].sum(1)[:, None]
         same(weighed.values * torch.rsqrt(squares / hidden + plain._weights.epsilon), normed.values)
     kernels._WEIGHED["BLOCK"] = usual
 

@@ -377,21 +377,25 @@ def test_kernels_that_stream_the_weights_compute_what_single_operations_do(
     ours, plain = TritonOperations(weights), PlainOperations(weights, 0)
     assert ours._gated_projection is not None
     assert ours._rotated_projection is not None
+    for adds in (ours._output_projection, ours._down_projection):
+        assert (adds is not None) == (hidden == 4096), "of others too few multiprocessors would have something to do"
     caches = [Cache(weights, CacheShape(4, in_fp8=cache_in_fp8)) for _ in range(2)]
     most = 5e-2 if weights.rounds or cache_in_fp8 else 1e-2  # a last digit of 8 bits is much
     for rows in (1, 64, 77, 128):
         positions = torch.randint(300, (rows,), device="cuda")
         for index, layer in list(enumerate(weights.layers)) * 3:
             slots = torch.randperm(512, device="cuda")[:rows]
-            residual, mixed = (torch.randn(rows, width, device="cuda").bfloat16() for width in (hidden, queries * dim))
+            residual, mixed, gates = (
+                torch.randn(rows, width, device="cuda").bfloat16() for width in (hidden, queries * dim, inner)
+            )
+            gates *= (queries * dim / inner) ** 0.5  # so that both projections add as much
+            below = plain.rounded(gates) if weights.rounds else Rows(gates)
             found = []
             for do, cache in ((ours, caches[0].layer(index)), (plain, caches[1].layer(index))):
-                stream, addition = (
-                    residual.clone(),
-                    layer.output(plain.rounded(mixed) if weights.rounds else Rows(mixed)),
-                )
+                stream = residual.clone()
+                addition = do.project_down(stream, below, layer, layer.attention_norm)
                 heads = do.project_heads(stream, addition, layer, positions, slots, cache)
-                addition = layer.output(plain.rounded(mixed) if weights.rounds else Rows(mixed))
+                addition = do.project_output(stream, mixed, layer)
                 gated = do.project_gated(stream, addition, layer)
                 kept = [each.gathered(torch.arange(4, device="cuda")[None], 512, torch.bfloat16) for each in cache]
                 found.append((stream, heads, Rows(gated.values.bfloat16(), gated.scale).scaled, *kept))

@@ -16,7 +16,7 @@ from clotho_trainer.inference.core.sequences import Sequence
 from clotho_trainer.inference.paged import sharing
 from clotho_trainer.inference.paged.cache import Cache, CacheShape, LayerCache
 from clotho_trainer.inference.paged.device_rows import DeviceRows
-from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.linear import Addition, Rows
 from clotho_trainer.inference.paged.reference_ops import PlainOperations
 from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
@@ -31,22 +31,26 @@ class Operations(Protocol):
     def enter(self, rows: DeviceRows, size: int, block_size: int) -> tuple[torch.Tensor, torch.Tensor]: ...
 
     def add_and_norm(
-        self, residual: torch.Tensor, addition: Rows | None, weight: torch.Tensor, *, rounds: bool
+        self, residual: torch.Tensor, addition: Addition, weight: torch.Tensor, *, rounds: bool
     ) -> Rows: ...
 
     def project_heads(
         self,
         residual: torch.Tensor,
-        addition: Rows | None,
+        addition: Addition,
         layer: Layer,
         positions: torch.Tensor,
         slots: torch.Tensor,
         cache: LayerCache,
     ) -> torch.Tensor: ...
 
-    def project_gated(self, residual: torch.Tensor, addition: Rows, layer: Layer) -> Rows: ...
+    def project_output(self, residual: torch.Tensor, mixed: torch.Tensor, layer: Layer) -> Addition: ...
 
-    def rounded(self, x: torch.Tensor) -> Rows: ...
+    def project_gated(self, residual: torch.Tensor, addition: Addition, layer: Layer) -> Rows: ...
+
+    def project_down(
+        self, residual: torch.Tensor, gated: Rows, layer: Layer, following_norm: torch.Tensor | None
+    ) -> Addition: ...
 
     def gather(self, cache: LayerCache, tables: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]: ...
 
@@ -250,12 +254,15 @@ class Decoder:
     def _forward(
         self, residual: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
-        do, rounds, addition = self._operations, self._weights.rounds, None
-        for index, layer in enumerate(self._weights.layers):
+        do, layers = self._operations, self._weights.layers
+        addition: Addition = None
+        for index, layer in enumerate(layers):
             cache = self._cache.layer(index)
             mixed = attend(do.project_heads(residual, addition, layer, positions, slots, cache), cache)
-            addition = layer.output(do.rounded(mixed) if rounds else Rows(mixed))
-            addition = layer.down(do.project_gated(residual, addition, layer))
+            addition = do.project_output(residual, mixed, layer)
+            gated = do.project_gated(residual, addition, layer)
+            following = layers[index + 1].attention_norm if index + 1 < len(layers) else None
+            addition = do.project_down(residual, gated, layer, following)
         return do.add_and_norm(residual, addition, self._weights.final_norm, rounds=False).values
 
 

@@ -17,7 +17,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from clotho_trainer.inference.paged.linear import FusedLinear, Rows, Streamed
+from clotho_trainer.inference.paged.linear import FusedLinear, Rows, Streamed, Weighed
 from clotho_trainer.inference.paged.streaming import (
     IN_BOTH,
     IN_HALVES,
@@ -28,7 +28,6 @@ from clotho_trainer.inference.paged.streaming import (
     RANKS_EACH,
     ROWS,
     WIDTH,
-    Weighed,
     await_flag,
     factors_of,
     hand_over,

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from clotho_trainer.inference.paged import (
+    added_projection,
     attention,
     gated_projection,
     rotated_projection,
@@ -19,9 +20,8 @@ from clotho_trainer.inference.paged import (
 )
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.device_rows import DeviceRows
-from clotho_trainer.inference.paged.linear import FusedLinear, Rows
+from clotho_trainer.inference.paged.linear import FusedLinear, Rows, Weighed
 from clotho_trainer.inference.paged.sharing import SharedPrompts
-from clotho_trainer.inference.paged.streaming import Weighed
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model import rounding
 from clotho_trainer.model.fp8 import FP8
@@ -137,7 +137,7 @@ def _add(
         wide = x.to(tl.float32)
         weighed = wide * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)[None, :]
         tl.store(out + place, weighed.to(kind), mask=seen)
-        tl.store(squares + tl.program_id(1) * squares_stride + row, tl.sum(wide * wide, 1), mask=is_row)
+        tl.store(squares + row * squares_stride + tl.program_id(1), tl.sum(wide * wide, 1), mask=is_row)
 
 
 @triton.jit
@@ -286,6 +286,15 @@ class TritonOperations:
         """Three projections, norms, rotation and the writing to the cache in one kernel, likewise."""
         return rotated_projection.prepare(self._weights)
 
+    @cached_property
+    def _output_projection(self):
+        """With what it is added to, likewise."""
+        return added_projection.prepare(self._weights.layers[0].output)
+
+    @cached_property
+    def _down_projection(self):
+        return added_projection.prepare(self._weights.layers[0].down)
+
     def enter(self, rows: DeviceRows, size, block_size):
         return stepping.enter(self._weights.embedding, rows, size, block_size)
 
@@ -297,6 +306,21 @@ class TritonOperations:
         x = self._normed(residual, addition, layer.attention_norm, streams=streams)
         project = self._rotated_projection if streams else self.rotate_and_store
         return project(x, layer, positions, slots, cache)
+
+    def project_output(self, residual, mixed, layer: Layer):
+        norm = None if self._gated_projection is None else layer.mlp_norm
+        x = self.rounded(mixed) if self._weights.rounds else Rows(mixed)
+        return self._added(residual, x, layer.output, self._output_projection, norm)
+
+    def project_down(self, residual, gated, layer: Layer, following_norm):
+        norm = None if self._rotated_projection is None else following_norm
+        return self._added(residual, gated, layer.down, self._down_projection, norm)
+
+    def _added(self, residual, x, linear: FusedLinear, project, norm):
+        """At once, where the projection streams its weights."""
+        if len(residual) > streaming.ROWS or project is None:
+            return linear(x)
+        return project(x, linear, residual, None if self._weights.rounds else norm)
 
     def project_gated(self, residual, addition, layer: Layer):
         rounds = self._weights.rounds
@@ -310,6 +334,8 @@ class TritonOperations:
     def _normed(self, residual, addition, weight, *, streams):
         """For a product: one that streams its weights completes norms itself, but not in 8 bits, whose scales need
         whole rows."""
+        if isinstance(addition, Weighed):
+            return addition
         rounds = self._weights.rounds
         if streams and not rounds:
             return self._weighed(residual, addition, weight)
@@ -318,7 +344,7 @@ class TritonOperations:
     def _weighed(self, residual, addition, weight):
         """After what is to be added."""
         stretches = triton.cdiv(residual.shape[1], _WEIGHED["BLOCK"])
-        squares = residual.new_empty(stretches, streaming.ROWS, dtype=torch.float32)
+        squares = residual.new_empty(streaming.ROWS, stretches, dtype=torch.float32)
         weighed = Weighed(torch.empty_like(residual), squares)
         self._add(residual, addition, _WEIGHED, weight, weighed)
         return weighed

@@ -21,6 +21,14 @@ _LEAST_FACTORS = 16  # that the matrix unit adds up at once
 _REST = 16.0  # the rounding error of 8 bits is at most so much smaller than what was rounded
 
 
+class Weighed(NamedTuple):
+    """Rows times the weights of a norm. What else would normalise them is the same for all columns of a row, so that it
+    is left to the end of the product, and each stretch of columns could be written without waiting for the others."""
+
+    values: torch.Tensor
+    squares: torch.Tensor  # of the rows without the weights, added up: [row, stretch]
+
+
 class Up(NamedTuple):
     """The scaled B of the adapters of some modules. Of its columns, module i needs `ranks` from i * `step` on, and as
     many in each further copy of the adapters."""
@@ -63,6 +71,10 @@ class Rows(NamedTuple):
         if self.scale is None:
             return self.values
         return (self.values.float() * self.scale).to(self.values.dtype)
+
+
+Addition = Rows | Weighed | None
+"""To the residual: still to be added; or it was added, and the norm after it is begun, or is not."""
 
 
 class Streamed(NamedTuple):

@@ -9,7 +9,7 @@ from torch.nn import functional
 from clotho_trainer.inference.core.block_manager import NULL_BLOCK
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.device_rows import DeviceRows
-from clotho_trainer.inference.paged.linear import FusedLinear, Rows
+from clotho_trainer.inference.paged.linear import Addition, FusedLinear, Rows
 from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model.fp8 import rounded
@@ -40,7 +40,7 @@ class PlainOperations:
     def project_heads(
         self,
         residual: torch.Tensor,
-        addition: Rows | None,
+        addition: Addition,
         layer: Layer,
         positions: torch.Tensor,
         slots: torch.Tensor,
@@ -50,16 +50,24 @@ class PlainOperations:
         x = self.add_and_norm(residual, addition, layer.attention_norm, rounds=self._weights.rounds)
         return self.rotate_and_store(x, layer, positions, slots, cache)
 
-    def project_gated(self, residual: torch.Tensor, addition: Rows, layer: Layer) -> Rows:
+    def project_output(self, residual: torch.Tensor, mixed: torch.Tensor, layer: Layer) -> Rows:
+        """Still to be added to the residual."""
+        return layer.output(self.rounded(mixed) if self._weights.rounds else Rows(mixed))
+
+    def project_down(
+        self, residual: torch.Tensor, gated: Rows, layer: Layer, following_norm: torch.Tensor | None
+    ) -> Rows:
+        """Likewise."""
+        return layer.down(gated)
+
+    def project_gated(self, residual: torch.Tensor, addition: Addition, layer: Layer) -> Rows:
         rounds = self._weights.rounds
         x = self.add_and_norm(residual, addition, layer.mlp_norm, rounds=rounds)
         return self.gated(layer.gate_up, x, rounds=rounds)
 
-    def add_and_norm(
-        self, residual: torch.Tensor, addition: Rows | None, weight: torch.Tensor, *, rounds: bool
-    ) -> Rows:
+    def add_and_norm(self, residual: torch.Tensor, addition: Addition, weight: torch.Tensor, *, rounds: bool) -> Rows:
         """Adds to the residual in place; gives it normalised."""
-        if addition is not None:
+        if isinstance(addition, Rows):
             residual += addition.with_adapters().scaled
         normed = self._norm(residual, weight)
         return self.rounded(normed) if rounds else Rows(normed)

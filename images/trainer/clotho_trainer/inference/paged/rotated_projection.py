@@ -1,8 +1,8 @@
 """The query, key and value projections of a few rows with their adapters, norms and rotation, in one kernel for Hopper
 that also writes keys and values to the cache.
 
-It streams the weights (`streaming.py`). Two multiprocessors share a head, so that they share what they read of the
-weights; each has half of the rows, and so whole heads to normalise and to rotate.
+Two multiprocessors share a head (`halved_product.py`); each has half of the rows, and so whole heads to normalise and
+to rotate.
 """
 
 # ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
@@ -11,183 +11,32 @@ weights; each has half of the rows, and so whole heads to normalise and to rotat
 from typing import NamedTuple
 
 import torch
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia import hopper
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from clotho_trainer.inference.paged.cache import LayerCache
+from clotho_trainer.inference.paged.halved_product import (
+    WARPS,
+    multiply,
+    produce,
+    product_layout,
+    reduce_ranks,
+    stages,
+    tiles,
+)
 from clotho_trainer.inference.paged.heads import finish, halves, read_tables
-from clotho_trainer.inference.paged.linear import Rows
+from clotho_trainer.inference.paged.linear import Rows, Weighed
 from clotho_trainer.inference.paged.streaming import (
-    IN_BOTH,
-    IN_HALVES,
-    MEMORY,
-    ONCE,
     PAIR,
     RANKS_DEEP,
     RANKS_EACH,
     ROWS,
-    WIDTH,
-    Weighed,
-    await_flag,
-    depth_of,
     factors_of,
-    hand_over,
     is_streamable,
     make_barriers,
     row_factors,
-    tiles_of,
-    turn,
 )
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
-
-_WARPS = 4  # that multiply
-
-
-@gluon.jit
-def _fetch(
-    tiles,
-    row,
-    flag,
-    ring,
-    filled,
-    HIDDEN: gl.constexpr,
-    RANKS: gl.constexpr,
-    STAGES: gl.constexpr,
-):
-    """Weights and x. The first weights do not depend on the kernel before this one."""
-    x, down, source, up = tiles
-    xs, full, mine, both = ring
-    weights, downs, ups = filled
-    DEPTH: gl.constexpr = x.block_shape[1]
-    STEPS: gl.constexpr = HIDDEN // DEPTH
-    BYTES: gl.constexpr = x.nbytes_per_cta + source.nbytes_per_cta
-    for stage in gl.static_range(STAGES):
-        mbarrier.expect(full.index(stage), BYTES)
-        tma.async_load(
-            source, [row, stage * DEPTH], full.index(stage), weights.index(stage), multicast=True, cache_policy=ONCE
-        )
-    tl.extra.cuda.gdc_wait()
-    tl.extra.cuda.gdc_launch_dependents()
-    for stage in gl.static_range(STAGES):
-        tma.async_load(x, [0, stage * DEPTH], full.index(stage), xs.index(stage))
-    stage = 0
-    phase = 0
-    for step in range(STAGES, STEPS):
-        mbarrier.wait(mine.index(stage), phase)
-        mbarrier.expect(full.index(stage), BYTES)
-        tma.async_load(x, [0, step * DEPTH], full.index(stage), xs.index(stage))
-        mbarrier.wait(both.index(stage), phase)  # only the first of a pair waits, which alone loads weights
-        tma.async_load(
-            source, [row, step * DEPTH], full.index(stage), weights.index(stage), multicast=True, cache_policy=ONCE
-        )
-        stage, phase = turn(stage, phase, STAGES)
-    if RANKS > 0:
-        ready, readers = flag
-        await_flag(ready, readers, 2 * (RANKS // RANKS_EACH))
-        for step in range(RANKS // RANKS_DEEP):
-            mbarrier.wait(mine.index(stage), phase)
-            mbarrier.expect(full.index(stage), BYTES)
-            tma.async_load(down, [0, step * RANKS_DEEP], full.index(stage), downs.index(stage))
-            mbarrier.wait(both.index(stage), phase)
-            tma.async_load(up, [row, step * RANKS_DEEP], full.index(stage), ups.index(stage), multicast=True)
-            stage, phase = turn(stage, phase, STAGES)
-
-
-@gluon.constexpr_function
-def _product_layout(columns, kind, warps):
-    return gl.NVMMADistributedLayout(
-        [3, 0], [warps, 1], [16, columns, 256 // kind.primitive_bitwidth], cga_layout=[[1, 0]]
-    )
-
-
-@gluon.jit
-def _add_products(
-    total,
-    xs,
-    weights,
-    barriers,
-    place,
-    FIRST: gl.constexpr,
-    LAST: gl.constexpr,
-    STEPS: gl.constexpr,
-    STAGES: gl.constexpr,
-):
-    """Of these steps, and what has been reached. A stage is given back when its products have ended."""
-    full, mine, both = barriers
-    stage, phase, before = place
-    for step in range(FIRST, LAST):
-        mbarrier.wait(full.index(stage), phase)
-        one = hopper.warpgroup_mma(xs.index(stage), weights.index(stage).permute((1, 0)), total, is_async=True)
-        total = hopper.warpgroup_mma_wait(1, deps=[one])
-        is_wanted = (step > 0) & (step <= STEPS - STAGES)
-        mbarrier.arrive(mine.index(before), pred=is_wanted)
-        mbarrier.arrive(both.index(before), pred=is_wanted)
-        before = stage
-        stage, phase = turn(stage, phase, STAGES)
-    return hopper.warpgroup_mma_wait(0, deps=[total]), (stage, phase, before)
-
-
-@gluon.jit
-def _reduce(down, scale, first, ready, ring, pieces, HIDDEN: gl.constexpr, RANKS: gl.constexpr, STAGES: gl.constexpr):
-    """x A', of as many ranks as a program has."""
-    xs, full, mine, both = ring
-    STEPS: gl.constexpr = HIDDEN // xs.shape[2]
-    total = gl.zeros([xs.shape[1], RANKS_EACH], gl.float32, _product_layout(RANKS_EACH, xs.dtype, gl.num_warps()))
-    total, _ = _add_products(total, xs, pieces, (full, mine, both), (0, 0, 0), 0, STEPS, STEPS, STAGES)
-    if scale is not None:
-        total *= gl.load(scale)
-    hand_over(total, down, first, ready, RANKS)
-
-
-@gluon.jit
-def _multiply(ring, weights, scale, HIDDEN: gl.constexpr, RANKS: gl.constexpr, DIM: gl.constexpr, STAGES: gl.constexpr):
-    """One head, with its adapter."""
-    xs, full, mine, both = ring
-    base, downs, ups = weights
-    OF_BASE: gl.constexpr = HIDDEN // xs.shape[2]
-    STEPS: gl.constexpr = OF_BASE + RANKS // RANKS_DEEP
-    barriers = (full, mine, both)
-    start = (0, 0, 0)
-    total = gl.zeros([xs.shape[1], DIM], gl.float32, _product_layout(DIM, xs.dtype, gl.num_warps()))
-    if scale is None:
-        total, _ = _add_products(total, xs, base, barriers, start, 0, STEPS, STEPS, STAGES)
-    else:
-        total, place = _add_products(total, xs, base, barriers, start, 0, OF_BASE, STEPS, STAGES)
-        total = gl.convert_layout(
-            total * gl.load(scale), _product_layout(DIM, downs.dtype, gl.num_warps()), assert_trivial=True
-        )
-        if RANKS > 0:
-            total, _ = _add_products(total, downs, ups, barriers, place, OF_BASE, STEPS, STEPS, STAGES)
-    return total
-
-
-@gluon.jit
-def _produce(
-    tiles,
-    flag,
-    width,
-    ring,
-    pieces,
-    filled,
-    HIDDEN: gl.constexpr,
-    RANKS: gl.constexpr,
-    DIM: gl.constexpr,
-    STAGES: gl.constexpr,
-):
-    """One warp."""
-    x, down, below, source, up = tiles
-    _, downs, ups = filled
-    program = gl.program_id(0)
-    PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
-    if program < PROGRAMS:
-        of_adapter = (x, down, below, up)
-        _fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (pieces, downs, ups), HIDDEN, 0, STAGES)
-    else:
-        of_head = (x, down, source, up)
-        _fetch(of_head, (program - PROGRAMS) * DIM, flag, ring, filled, HIDDEN, RANKS, STAGES)
 
 
 @gluon.jit
@@ -216,14 +65,14 @@ def _consume(
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        _reduce(down, scale, program * RANKS_EACH, ready, ring, pieces, HIDDEN, RANKS, STAGES)
+        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, pieces, HIDDEN, RANKS, STAGES)
     else:
         head = program - PROGRAMS
-        layout: gl.constexpr = _product_layout(DIM, places[0].dtype.element_ty, gl.num_warps())
+        layout: gl.constexpr = product_layout(DIM, places[0].dtype.element_ty, gl.num_warps())
         factor = row_factors(factors, rows, epsilon, ring[0].shape[1], HIDDEN, STRETCHES, layout)
         like, _ = halves(gl.zeros([ring[0].shape[1], DIM], gl.float32, layout))
         turning = read_tables(head, rows, tables, norms, like, QUERY_HEADS, HAS_NORMS)
-        total = _multiply(ring, weights, scale, HIDDEN, RANKS, DIM, STAGES) * factor[:, None]
+        total = multiply(ring, weights, scale, HIDDEN, RANKS, DIM, STAGES) * factor[:, None]
         finish(total, turning, head, rows, places, epsilon, QUERY_HEADS, KV_HEADS, BLOCK_SIZE, HAS_NORMS)
 
 
@@ -273,7 +122,7 @@ def _project_and_rotate(
     ups = weights.reinterpret(up.dtype, [STAGES, DIM, RANKS_DEEP], up.layout)
     full, mine, both = make_barriers(STAGES)
     ring = (xs, full, mine, both)
-    tiles = (x, down_tiles, below, source, up)
+    read = (x, down_tiles, below, source, up)
     held = (weights, downs, ups)
     tables = (cos, sin, positions, slots)
     places = (queries, (keys, key_scales), (values, value_scales))
@@ -306,8 +155,8 @@ def _project_and_rotate(
                 ),
             ),
             (
-                _produce,
-                (tiles, (ready, readers), width, ring, pieces, held, HIDDEN, RANKS, DIM, STAGES),
+                produce,
+                (read, (ready, readers), width, ring, pieces, held, HIDDEN, RANKS, DIM, STAGES),
             ),
         ],
         [1],
@@ -344,11 +193,7 @@ class RotatedProjection:
         norms = (queries, queries) if layer.query_norm is None else (layer.query_norm, layer.key_norm)
         factors, stretches = factors_of(x)
         _project_and_rotate[(ranks // RANKS_EACH.value + heads.count,)](
-            tiles_of(x.values, ROWS, IN_HALVES),
-            tiles_of(down, ROWS, IN_HALVES),
-            tiles_of(store, heads.dim, IN_BOTH),
-            tiles_of(store, RANKS_EACH.value, IN_BOTH),
-            tiles_of(up if ranks else down, heads.dim, IN_BOTH),
+            *tiles(x.values, store, up, down, heads.dim, RANKS_EACH.value),
             down,
             self._flags,
             factors,
@@ -369,7 +214,7 @@ class RotatedProjection:
                 heads, hidden, ranks, cache.keys.block_size, x.values.dtype, has_norms=layer.query_norm is not None
             ),
             STRETCHES=stretches,
-            num_warps=_WARPS,
+            num_warps=WARPS,
             num_ctas=PAIR,
             launch_pdl=True,
         )
@@ -390,8 +235,7 @@ def prepare(weights: PolicyWeights) -> RotatedProjection | None:
 def constants(
     heads: Heads, hidden: int, ranks: int, block_size: int, kind: torch.dtype, *, has_norms: bool
 ) -> dict[str, int]:
-    """Of the kernel. As much is on its way as fits into a multiprocessor."""
-    stages = min(MEMORY // ((ROWS // PAIR + heads.dim) * WIDTH), hidden // depth_of(kind))
+    """Of the kernel."""
     return {
         "HIDDEN": hidden,
         "RANKS": ranks,
@@ -400,5 +244,5 @@ def constants(
         "KV_HEADS": heads.kv,
         "BLOCK_SIZE": block_size,
         "HAS_NORMS": has_norms,
-        "STAGES": stages,
+        "STAGES": stages(heads.dim, hidden, kind),
     }

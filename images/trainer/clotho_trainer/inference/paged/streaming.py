@@ -6,12 +6,11 @@ and x A' beside x. The first programs compute that meanwhile. In 8 bits, x and W
 columns; B stays in 16 bits.
 """
 
-# ruff: noqa: N803 - kernels' constants are written in capitals
+# ruff: noqa: N803, N806 - kernels' constants are written in capitals
 # mypy: ignore-errors
 
-from typing import NamedTuple
-
 import torch
+import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -19,7 +18,7 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from clotho_trainer.inference.paged.linear import FusedLinear, Rows
+from clotho_trainer.inference.paged.linear import FusedLinear, Rows, Weighed
 from clotho_trainer.model.fp8 import FP8
 
 ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
@@ -33,14 +32,6 @@ IN_BOTH, IN_HALVES = [[0, 0]], [[1, 0]]  # what each of a pair gets of a tile
 KIND = torch.bfloat16  # numbers before a norm may be too large for float16
 _HOPPER = 9
 _KINDS = {KIND: gl.bfloat16, FP8: gl.float8e4nv}
-
-
-class Weighed(NamedTuple):
-    """Rows times the weights of a norm. What else would normalise them is the same for all columns of a row, so that it
-    is left to the end of the product, and each stretch of columns could be written without waiting for the others."""
-
-    values: torch.Tensor
-    squares: torch.Tensor  # of the rows without the weights, added up: [stretch, row]
 
 
 @gluon.jit
@@ -139,6 +130,14 @@ def await_flag(ready, readers, EXPECTED: gl.constexpr):
     )
 
 
+@gluon.constexpr_function
+def _stretches_layout(stretches, warps, layout):
+    """Rows lie where they lie in the layout of a product."""
+    lanes = min(max(stretches // 4, 1), 32)
+    splits_rows = [[basis[0], 0] for basis in layout.cga_layout]
+    return gl.BlockedLayout([1, 4], [32 // lanes, lanes], [warps, 1], [1, 0], cga_layout=splits_rows)
+
+
 @gluon.jit
 def row_factors(
     factors, rows, epsilon, ROWS: gl.constexpr, HIDDEN: gl.constexpr, STRETCHES: gl.constexpr, layout: gl.constexpr
@@ -146,13 +145,19 @@ def row_factors(
     """What the rows of a product in this layout are to be multiplied with: norms, or scales. It waits for the kernel
     ahead."""
     tl.extra.cuda.gdc_wait()
-    row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-    total = gl.load(factors + row, mask=row < rows, other=1.0)
     if STRETCHES == 0:
-        return total
-    for stretch in gl.static_range(1, STRETCHES):
-        total += gl.load(factors + stretch * ROWS + row)
-    return 1.0 / gl.sqrt(total / HIDDEN + epsilon)
+        row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        factor = gl.load(factors + row, mask=row < rows, other=1.0)
+    else:
+        PADDED: gl.constexpr = triton.next_power_of_2(STRETCHES)
+        spread: gl.constexpr = _stretches_layout(PADDED, gl.num_warps(), layout)
+        row = gl.arange(0, ROWS, gl.SliceLayout(1, spread))
+        stretch = gl.arange(0, PADDED, gl.SliceLayout(0, spread))
+        is_there = (row < rows)[:, None] & (stretch < STRETCHES)[None, :]
+        squares = gl.load(factors + row[:, None] * STRETCHES + stretch[None, :], mask=is_there, other=0.0)
+        total = gl.convert_layout(gl.sum(squares, 1), gl.SliceLayout(1, layout))
+        factor = 1.0 / gl.sqrt(total / HIDDEN + epsilon)
+    return factor
 
 
 def is_streamable(linear: FusedLinear, least_tiles: int) -> bool:
@@ -169,7 +174,7 @@ def is_streamable(linear: FusedLinear, least_tiles: int) -> bool:
 
 def factors_of(x: Weighed | Rows):
     """What completes a product of these rows, and how many stretches there are to add up for it."""
-    return (x.squares, len(x.squares)) if isinstance(x, Weighed) else (x.scale, 0)
+    return (x.squares, x.squares.shape[1]) if isinstance(x, Weighed) else (x.scale, 0)
 
 
 def depth_of(kind: torch.dtype) -> int:

@@ -1,0 +1,218 @@
+"""A projection of a few rows with its adapter that is added to the residual, in one kernel for Hopper.
+
+Two multiprocessors share a stretch of columns (`halved_product.py`). What the next norm needs is written as well, where
+it is left to the end of the product after it: see `Weighed`.
+"""
+
+# ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
+# mypy: ignore-errors
+
+import torch
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from clotho_trainer.inference.paged.halved_product import (
+    WARPS,
+    multiply,
+    produce,
+    reduce_ranks,
+    stages,
+    tiles,
+)
+from clotho_trainer.inference.paged.linear import FusedLinear, Rows, Weighed
+from clotho_trainer.inference.paged.streaming import (
+    PAIR,
+    RANKS_DEEP,
+    RANKS_EACH,
+    ROWS,
+    is_streamable,
+    make_barriers,
+    row_factors,
+)
+
+_CHOICES = (64, 128)  # columns of a pair
+
+
+def choose(width: int, ranks: int, multiprocessors: int) -> int | None:
+    """The fewest with which no multiprocessor has a second program, for whose end most would wait. None where many
+    would have nothing to do, or none is enough: other kernels are better then."""
+    for columns in _CHOICES:
+        busy = PAIR * (width // columns + ranks // RANKS_EACH.value)
+        if width % columns == 0 and busy <= multiprocessors:
+            return columns if 4 * busy > 3 * multiprocessors else None
+    return None
+
+
+@gluon.jit
+def _consume(
+    down,
+    ready,
+    scales,
+    targets,
+    sizes,
+    ring,
+    pieces,
+    weights,
+    HIDDEN: gl.constexpr,
+    RANKS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    factors, scale = scales
+    program = gl.program_id(0)
+    PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
+    if program < PROGRAMS:
+        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, pieces, HIDDEN, RANKS, STAGES)
+    else:
+        rows, width = sizes
+        residual, norm, weighed, squares = targets
+        stretch = program - PROGRAMS
+        kind: gl.constexpr = residual.dtype.element_ty
+        VECTOR: gl.constexpr = 8
+        LANES: gl.constexpr = COLUMNS // VECTOR
+        layout: gl.constexpr = gl.BlockedLayout(
+            [1, VECTOR], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0], cga_layout=[[1, 0]]
+        )
+        tl.extra.cuda.gdc_wait()
+        row = gl.arange(0, ring[0].shape[1], gl.SliceLayout(1, layout))
+        column = stretch * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+        place, is_row = row[:, None] * width + column[None, :], row < rows
+        before = gl.load(residual + place, mask=is_row[:, None], other=0.0)
+        total = multiply(ring, weights, scale, HIDDEN, RANKS, COLUMNS, STAGES)
+        if factors is not None:
+            like: gl.constexpr = total.type.layout
+            total *= row_factors(factors, rows, 0.0, ring[0].shape[1], HIDDEN, 0, like)[:, None]
+        addition = gl.convert_layout(total.to(kind), layout)
+        after = (before.to(gl.float32) + addition.to(gl.float32)).to(kind)
+        gl.store(residual + place, after, mask=is_row[:, None])
+        if norm is not None:
+            wide = after.to(gl.float32)
+            of_column = gl.load(norm + column).to(gl.float32)
+            gl.store(weighed + place, (wide * of_column[None, :]).to(kind), mask=is_row[:, None])
+            gl.store(squares + row * (width // COLUMNS) + stretch, gl.sum(wide * wide, 1), mask=is_row)
+
+
+@gluon.jit(do_not_specialize=["rows"])
+def _project_and_add(
+    x,
+    down_tiles,
+    source,
+    below,
+    up,
+    down,
+    ready,
+    factors,
+    scale,
+    residual,
+    norm,
+    weighed,
+    squares,
+    rows,
+    width,
+    readers,
+    HIDDEN: gl.constexpr,
+    RANKS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """A program is a pair of multiprocessors, with a stretch of columns, or with some ranks of x A'."""
+    kind: gl.constexpr = x.dtype
+    DEPTH: gl.constexpr = x.block_shape[1]
+    xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], DEPTH], x.layout)
+    downs = xs.reinterpret(up.dtype, [STAGES, x.block_shape[0], RANKS_DEEP], down_tiles.layout)
+    weights = gl.allocate_shared_memory(kind, [STAGES, COLUMNS, DEPTH], source.layout)
+    EACH: gl.constexpr = below.block_shape[0]
+    pieces = weights.reinterpret(kind, [STAGES * COLUMNS // EACH, EACH, DEPTH], below.layout)
+    ups = weights.reinterpret(up.dtype, [STAGES, COLUMNS, RANKS_DEEP], up.layout)
+    full, mine, both = make_barriers(STAGES)
+    ring = (xs, full, mine, both)
+    read = (x, down_tiles, below, source, up)
+    held = (weights, downs, ups)
+    targets = (residual, norm, weighed, squares)
+    gl.warp_specialize(
+        [
+            (
+                _consume,
+                (
+                    down,
+                    ready,
+                    (factors, scale),
+                    targets,
+                    (rows, width),
+                    ring,
+                    pieces,
+                    held,
+                    HIDDEN,
+                    RANKS,
+                    COLUMNS,
+                    STAGES,
+                ),
+            ),
+            (produce, (read, (ready, readers), width, ring, pieces, held, HIDDEN, RANKS, COLUMNS, STAGES)),
+        ],
+        [1],
+        [24],
+    )
+
+
+class AddedProjection:
+    """Of 128 rows at most, with any layer of this shape."""
+
+    def __init__(self, linear: FusedLinear, columns: int) -> None:
+        store, up, _ = linear.streamed
+        self._ranks = len(store) - linear.width
+        self._ranks_each = ranks_each(linear.ranks_of_a_module[0])
+        self._columns = columns
+        self._flags = torch.zeros(2, dtype=torch.int32, device=store.device)
+        self._down = up.new_zeros(ROWS, self._ranks or RANKS_DEEP.value)  # of ranks that nothing computes it stays 0
+
+    def __call__(
+        self, x: Rows, linear: FusedLinear, residual: torch.Tensor, norm: torch.Tensor | None
+    ) -> Weighed | None:
+        """What a norm with these weights needs. The flags are 0 before and after."""
+        store, up, scale = linear.streamed
+        rows, hidden = x.values.shape
+        stretches = linear.width // self._columns
+        weighed = None
+        if norm is not None:
+            squares = residual.new_empty(ROWS, stretches, dtype=torch.float32)
+            weighed = Weighed(torch.empty_like(residual), squares)
+        _project_and_add[(self._ranks // RANKS_EACH.value + stretches,)](
+            *tiles(x.values, store, up, self._down, self._columns, self._ranks_each),
+            self._down,
+            self._flags,
+            x.scale,
+            scale,
+            residual,
+            norm,
+            *(weighed or (None, None)),
+            rows,
+            linear.width,
+            PAIR * stretches,
+            **constants(self._columns, hidden, self._ranks, x.values.dtype),
+            num_warps=WARPS,
+            num_ctas=PAIR,
+            launch_pdl=True,
+        )
+        return weighed
+
+
+def prepare(linear: FusedLinear) -> AddedProjection | None:
+    """None where the GPU or the shape of the layers is not fit for it: other kernels are better then."""
+    if not is_streamable(linear, least_tiles=1):
+        return None
+    store = linear.streamed.store
+    multiprocessors = torch.cuda.get_device_properties(store.device).multi_processor_count
+    columns = choose(linear.width, len(store) - linear.width, multiprocessors)
+    return None if columns is None else AddedProjection(linear, columns)
+
+
+def ranks_each(rank: int) -> int:
+    """Ranks that a program computes: the others wait for it, and fewer are there sooner."""
+    return 32 if rank <= 32 else RANKS_EACH.value
+
+
+def constants(columns: int, hidden: int, ranks: int, kind: torch.dtype) -> dict[str, int]:
+    """Of the kernel."""
+    return {"HIDDEN": hidden, "RANKS": ranks, "COLUMNS": columns, "STAGES": stages(columns, hidden, kind)}
