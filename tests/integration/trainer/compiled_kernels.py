@@ -81,6 +81,7 @@ def added(columns: int, hidden: int, ranks: int, kind: torch.dtype, rank: int = 
         "residual": "*bf16",
         "rows": "i32",
         "width": "i32",
+        "hidden": "i32",
         "readers": "i32",
     }
     shape = added_projection.constants(columns, hidden, ranks, kind)

@@ -54,18 +54,17 @@ def _consume(
     ring,
     pieces,
     weights,
-    HIDDEN: gl.constexpr,
     RANKS: gl.constexpr,
     COLUMNS: gl.constexpr,
     STAGES: gl.constexpr,
 ):
     factors, scale = scales
+    rows, width, hidden = sizes
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, pieces, HIDDEN, RANKS, STAGES)
+        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, pieces, hidden, RANKS, STAGES)
     else:
-        rows, width = sizes
         residual, norm, weighed, squares = targets
         stretch = program - PROGRAMS
         kind: gl.constexpr = residual.dtype.element_ty
@@ -79,10 +78,10 @@ def _consume(
         column = stretch * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
         place, is_row = row[:, None] * width + column[None, :], row < rows
         before = gl.load(residual + place, mask=is_row[:, None], other=0.0)
-        total = multiply(ring, weights, scale, HIDDEN, RANKS, COLUMNS, STAGES)
+        total = multiply(ring, weights, scale, hidden, RANKS, COLUMNS, STAGES)
         if factors is not None:
             like: gl.constexpr = total.type.layout
-            total *= row_factors(factors, rows, 0.0, ring[0].shape[1], HIDDEN, 0, like)[:, None]
+            total *= row_factors(factors, rows, 0.0, ring[0].shape[1], 1, 0, like)[:, None]
         addition = gl.convert_layout(total.to(kind), layout)
         after = (before.to(gl.float32) + addition.to(gl.float32)).to(kind)
         gl.store(residual + place, after, mask=is_row[:, None])
@@ -110,8 +109,8 @@ def _project_and_add(
     squares,
     rows,
     width,
+    hidden,
     readers,
-    HIDDEN: gl.constexpr,
     RANKS: gl.constexpr,
     COLUMNS: gl.constexpr,
     STAGES: gl.constexpr,
@@ -139,17 +138,16 @@ def _project_and_add(
                     ready,
                     (factors, scale),
                     targets,
-                    (rows, width),
+                    (rows, width, hidden),
                     ring,
                     pieces,
                     held,
-                    HIDDEN,
                     RANKS,
                     COLUMNS,
                     STAGES,
                 ),
             ),
-            (produce, (read, (ready, readers), width, ring, pieces, held, HIDDEN, RANKS, COLUMNS, STAGES)),
+            (produce, (read, (ready, readers), width, ring, pieces, held, hidden, RANKS, COLUMNS, STAGES)),
         ],
         [1],
         [24],
@@ -163,7 +161,7 @@ class AddedProjection:
         store, up, _ = linear.streamed
         self._ranks = len(store) - linear.width
         self._ranks_each = ranks_each(linear.ranks_of_a_module[0])
-        self._columns = columns
+        self.columns = columns
         self._flags = torch.zeros(2, dtype=torch.int32, device=store.device)
         self._down = up.new_zeros(ROWS, self._ranks or RANKS_DEEP.value)  # of ranks that nothing computes it stays 0
 
@@ -173,13 +171,13 @@ class AddedProjection:
         """What a norm with these weights needs. The flags are 0 before and after."""
         store, up, scale = linear.streamed
         rows, hidden = x.values.shape
-        stretches = linear.width // self._columns
+        stretches = linear.width // self.columns
         weighed = None
         if norm is not None:
             squares = residual.new_empty(ROWS, stretches, dtype=torch.float32)
             weighed = Weighed(torch.empty_like(residual), squares)
         _project_and_add[(self._ranks // RANKS_EACH.value + stretches,)](
-            *tiles(x.values, store, up, self._down, self._columns, self._ranks_each),
+            *tiles(x.values, store, up, self._down, self.columns, self._ranks_each),
             self._down,
             self._flags,
             x.scale,
@@ -189,8 +187,9 @@ class AddedProjection:
             *(weighed or (None, None)),
             rows,
             linear.width,
+            hidden,
             PAIR * stretches,
-            **constants(self._columns, hidden, self._ranks, x.values.dtype),
+            **constants(self.columns, hidden, self._ranks, x.values.dtype),
             num_warps=WARPS,
             num_ctas=PAIR,
             launch_pdl=True,
@@ -215,4 +214,4 @@ def ranks_each(rank: int) -> int:
 
 def constants(columns: int, hidden: int, ranks: int, kind: torch.dtype) -> dict[str, int]:
     """Of the kernel."""
-    return {"HIDDEN": hidden, "RANKS": ranks, "COLUMNS": columns, "STAGES": stages(columns, hidden, kind)}
+    return {"RANKS": ranks, "COLUMNS": columns, "STAGES": stages(columns, hidden, kind)}

@@ -41,7 +41,7 @@ def _fetch(
     flag,
     ring,
     filled,
-    HIDDEN: gl.constexpr,
+    hidden,
     RANKS: gl.constexpr,
     STAGES: gl.constexpr,
 ):
@@ -50,7 +50,6 @@ def _fetch(
     xs, full, mine, both = ring
     weights, downs, ups = filled
     DEPTH: gl.constexpr = x.block_shape[1]
-    STEPS: gl.constexpr = HIDDEN // DEPTH
     BYTES: gl.constexpr = x.nbytes_per_cta + source.nbytes_per_cta
     for stage in gl.static_range(STAGES):
         mbarrier.expect(full.index(stage), BYTES)
@@ -63,7 +62,7 @@ def _fetch(
         tma.async_load(x, [0, stage * DEPTH], full.index(stage), xs.index(stage))
     stage = 0
     phase = 0
-    for step in range(STAGES, STEPS):
+    for step in range(STAGES, hidden // DEPTH):
         mbarrier.wait(mine.index(stage), phase)
         mbarrier.expect(full.index(stage), BYTES)
         tma.async_load(x, [0, step * DEPTH], full.index(stage), xs.index(stage))
@@ -98,19 +97,19 @@ def _add_products(
     weights,
     barriers,
     place,
-    FIRST: gl.constexpr,
-    LAST: gl.constexpr,
-    STEPS: gl.constexpr,
+    first,
+    last,
+    steps,
     STAGES: gl.constexpr,
 ):
     """Of these steps, and what has been reached. A stage is given back when its products have ended."""
     full, mine, both = barriers
     stage, phase, before = place
-    for step in range(FIRST, LAST):
+    for step in range(first, last):
         mbarrier.wait(full.index(stage), phase)
         one = hopper.warpgroup_mma(xs.index(stage), weights.index(stage).permute((1, 0)), total, is_async=True)
         total = hopper.warpgroup_mma_wait(1, deps=[one])
-        is_wanted = (step > 0) & (step <= STEPS - STAGES)
+        is_wanted = (step > 0) & (step <= steps - STAGES)
         mbarrier.arrive(mine.index(before), pred=is_wanted)
         mbarrier.arrive(both.index(before), pred=is_wanted)
         before = stage
@@ -119,41 +118,37 @@ def _add_products(
 
 
 @gluon.jit
-def reduce_ranks(
-    down, scale, first, ready, ring, pieces, HIDDEN: gl.constexpr, RANKS: gl.constexpr, STAGES: gl.constexpr
-):
+def reduce_ranks(down, scale, first, ready, ring, pieces, hidden, RANKS: gl.constexpr, STAGES: gl.constexpr):
     """x A', of as many ranks as a program has."""
     xs, full, mine, both = ring
-    STEPS: gl.constexpr = HIDDEN // xs.shape[2]
+    steps = hidden // xs.shape[2]
     EACH: gl.constexpr = pieces.shape[1]
     total = gl.zeros([xs.shape[1], EACH], gl.float32, product_layout(EACH, xs.dtype, gl.num_warps()))
-    total, _ = _add_products(total, xs, pieces, (full, mine, both), (0, 0, 0), 0, STEPS, STEPS, STAGES)
+    total, _ = _add_products(total, xs, pieces, (full, mine, both), (0, 0, 0), 0, steps, steps, STAGES)
     if scale is not None:
         total *= gl.load(scale)
     hand_over(total, down, first, ready, RANKS)
 
 
 @gluon.jit
-def multiply(
-    ring, weights, scale, HIDDEN: gl.constexpr, RANKS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr
-):
+def multiply(ring, weights, scale, hidden, RANKS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr):
     """Columns of a pair, with their adapter."""
     xs, full, mine, both = ring
     base, downs, ups = weights
-    OF_BASE: gl.constexpr = HIDDEN // xs.shape[2]
-    STEPS: gl.constexpr = OF_BASE + RANKS // RANKS_DEEP
+    of_base = hidden // xs.shape[2]
+    steps = of_base + RANKS // RANKS_DEEP
     barriers = (full, mine, both)
     start = (0, 0, 0)
     total = gl.zeros([xs.shape[1], COLUMNS], gl.float32, product_layout(COLUMNS, xs.dtype, gl.num_warps()))
     if scale is None:
-        total, _ = _add_products(total, xs, base, barriers, start, 0, STEPS, STEPS, STAGES)
+        total, _ = _add_products(total, xs, base, barriers, start, 0, steps, steps, STAGES)
     else:
-        total, place = _add_products(total, xs, base, barriers, start, 0, OF_BASE, STEPS, STAGES)
+        total, place = _add_products(total, xs, base, barriers, start, 0, of_base, steps, STAGES)
         total = gl.convert_layout(
             total * gl.load(scale), product_layout(COLUMNS, downs.dtype, gl.num_warps()), assert_trivial=True
         )
         if RANKS > 0:
-            total, _ = _add_products(total, downs, ups, barriers, place, OF_BASE, STEPS, STEPS, STAGES)
+            total, _ = _add_products(total, downs, ups, barriers, place, of_base, steps, steps, STAGES)
     return total
 
 
@@ -165,7 +160,7 @@ def produce(
     ring,
     pieces,
     filled,
-    HIDDEN: gl.constexpr,
+    hidden,
     RANKS: gl.constexpr,
     COLUMNS: gl.constexpr,
     STAGES: gl.constexpr,
@@ -177,10 +172,10 @@ def produce(
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
         of_adapter = (x, down, below, up)
-        _fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (pieces, downs, ups), HIDDEN, 0, STAGES)
+        _fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (pieces, downs, ups), hidden, 0, STAGES)
     else:
         of_base = (x, down, source, up)
-        _fetch(of_base, (program - PROGRAMS) * COLUMNS, flag, ring, filled, HIDDEN, RANKS, STAGES)
+        _fetch(of_base, (program - PROGRAMS) * COLUMNS, flag, ring, filled, hidden, RANKS, STAGES)
 
 
 def tiles(x: torch.Tensor, store: torch.Tensor, up: torch.Tensor, down: torch.Tensor, columns: int, ranks_each: int):

@@ -295,6 +295,13 @@ class TritonOperations:
     def _down_projection(self):
         return added_projection.prepare(self._weights.layers[0].down)
 
+    @cached_property
+    def _weighed_tile(self):
+        """Stretches as wide as those projections leave, for the kernels after both are compiled for their number."""
+        if self._down_projection is None:
+            return _WEIGHED
+        return {"ROWS": 64, "BLOCK": self._down_projection.columns, "num_warps": 4}
+
     def enter(self, rows: DeviceRows, size, block_size):
         return stepping.enter(self._weights.embedding, rows, size, block_size)
 
@@ -343,10 +350,11 @@ class TritonOperations:
 
     def _weighed(self, residual, addition, weight):
         """After what is to be added."""
-        stretches = triton.cdiv(residual.shape[1], _WEIGHED["BLOCK"])
+        tile = self._weighed_tile
+        stretches = triton.cdiv(residual.shape[1], tile["BLOCK"])
         squares = residual.new_empty(streaming.ROWS, stretches, dtype=torch.float32)
         weighed = Weighed(torch.empty_like(residual), squares)
-        self._add(residual, addition, _WEIGHED, weight, weighed)
+        self._add(residual, addition, tile, weight, weighed)
         return weighed
 
     def add_and_norm(self, residual, addition, weight, *, rounds):
