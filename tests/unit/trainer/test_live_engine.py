@@ -33,7 +33,9 @@ class Instant(LiveEngine):
 
 
 @pytest.mark.timeout(30)
-async def test_each_request_of_a_burst_gets_its_own_answer() -> None:
+@pytest.mark.parametrize("many", [1, 1000], ids=["in another thread", "at once"])
+async def test_each_request_of_a_burst_gets_its_own_answer(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_engine, "_MANY_TOKENS", many)
     engine = Instant()
     await engine.start()
     for _ in range(3):  # the engine falls idle in between

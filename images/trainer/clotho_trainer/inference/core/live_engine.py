@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 # Seconds without a request that end a burst of them, and those since its first that do so in any case.
 _BURST = (0.003, 0.03)
 _BURST_OF_THOSE_ANSWERED = (0.05, 0.2)  # they ask again once their answers are written and have travelled
+_MANY_TOKENS = 1024  # whose text is made in another thread; that of fewer takes no longer than handing them over
 _SWITCHING = 5e-5  # seconds that the decoder waits for the interpreter, which it gives away with every operation
 
 
@@ -97,8 +98,13 @@ class LiveEngine:
             self._arrived.extend(sequences)
             self._work.notify_all()
         reasons = await asyncio.gather(*(sequence.future for sequence in sequences))
-        texts = await asyncio.to_thread(texts_of, self._live.tokenizer, [sequence.tokens for sequence in sequences])
-        return list(map(completion, sequences, reasons, texts))
+        return list(map(completion, sequences, reasons, await self._texts([sequence.tokens for sequence in sequences])))
+
+    async def _texts(self, answers: list[list[int]]) -> list[str]:
+        tokenizer = self._live.tokenizer
+        if sum(map(len, answers)) < _MANY_TOKENS:
+            return texts_of(tokenizer, answers)
+        return await asyncio.to_thread(texts_of, tokenizer, answers)
 
     async def score(self, tokens: tuple[int, ...], top: int) -> Scores:
         self._room_after(tokens[:-1])
