@@ -14,6 +14,7 @@ from triton.experimental.gluon import language as gl
 
 from clotho_trainer.inference.paged.halved_product import (
     WARPS,
+    allocate,
     multiply,
     produce,
     reduce_ranks,
@@ -26,22 +27,18 @@ from clotho_trainer.inference.paged.streaming import (
     RANKS_DEEP,
     RANKS_EACH,
     ROWS,
+    choose,
     is_streamable,
-    make_barriers,
     row_factors,
 )
 
 _CHOICES = (64, 128)  # columns of a pair
 
 
-def choose(width: int, ranks: int, multiprocessors: int) -> int | None:
-    """The fewest with which no multiprocessor has a second program, for whose end most would wait. None where many
-    would have nothing to do, or none is enough: other kernels are better then."""
-    for columns in _CHOICES:
-        busy = PAIR * (width // columns + ranks // RANKS_EACH.value)
-        if width % columns == 0 and busy <= multiprocessors:
-            return columns if 4 * busy > 3 * multiprocessors else None
-    return None
+def columns_for(width: int, ranks: int, multiprocessors: int) -> int | None:
+    of_ranks = ranks // RANKS_EACH.value
+    busy = {columns: PAIR * (width // columns + of_ranks) for columns in _CHOICES if width % columns == 0}
+    return choose(busy, multiprocessors)
 
 
 @gluon.jit
@@ -116,18 +113,8 @@ def _project_and_add(
     STAGES: gl.constexpr,
 ):
     """A program is a pair of multiprocessors, with a stretch of columns, or with some ranks of x A'."""
-    kind: gl.constexpr = x.dtype
-    DEPTH: gl.constexpr = x.block_shape[1]
-    xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], DEPTH], x.layout)
-    downs = xs.reinterpret(up.dtype, [STAGES, x.block_shape[0], RANKS_DEEP], down_tiles.layout)
-    weights = gl.allocate_shared_memory(kind, [STAGES, COLUMNS, DEPTH], source.layout)
-    EACH: gl.constexpr = below.block_shape[0]
-    pieces = weights.reinterpret(kind, [STAGES * COLUMNS // EACH, EACH, DEPTH], below.layout)
-    ups = weights.reinterpret(up.dtype, [STAGES, COLUMNS, RANKS_DEEP], up.layout)
-    full, mine, both = make_barriers(STAGES)
-    ring = (xs, full, mine, both)
+    ring, pieces, held = allocate(x, down_tiles, source, below, up, STAGES)
     read = (x, down_tiles, below, source, up)
-    held = (weights, downs, ups)
     targets = (residual, norm, weighed, squares)
     gl.warp_specialize(
         [
@@ -203,7 +190,7 @@ def prepare(linear: FusedLinear) -> AddedProjection | None:
         return None
     store = linear.streamed.store
     multiprocessors = torch.cuda.get_device_properties(store.device).multi_processor_count
-    columns = choose(linear.width, len(store) - linear.width, multiprocessors)
+    columns = columns_for(linear.width, len(store) - linear.width, multiprocessors)
     return None if columns is None else AddedProjection(linear, columns)
 
 

@@ -29,6 +29,7 @@ from clotho_trainer.inference.paged.streaming import (
     ROWS,
     WIDTH,
     await_flag,
+    choose,
     factors_of,
     hand_over,
     is_streamable,
@@ -55,14 +56,10 @@ class Columns(NamedTuple):
 _CHOICES = (Columns(32, 16), Columns(64, 32), Columns(128, 0))
 
 
-def choose(inner: int, ranks: int, multiprocessors: int) -> Columns | None:
-    """The fewest with which no multiprocessor has a second program, for whose end most would wait. None where many
-    would have nothing to do, or none is enough: other kernels are better then."""
-    for columns in _CHOICES:
-        busy = PAIR * (triton.cdiv(inner, PAIR * columns.count) + ranks // RANKS_EACH.value)
-        if busy <= multiprocessors:
-            return columns if 4 * busy > 3 * multiprocessors else None
-    return None
+def columns_for(inner: int, ranks: int, multiprocessors: int) -> Columns | None:
+    of_ranks = ranks // RANKS_EACH.value
+    busy = {columns: PAIR * (triton.cdiv(inner, PAIR * columns.count) + of_ranks) for columns in _CHOICES}
+    return choose(busy, multiprocessors)
 
 
 @gluon.jit
@@ -419,7 +416,7 @@ def prepare(linear: FusedLinear, epsilon: float) -> Callable[[Weighed | Rows, St
         return None
     inner, device = linear.width // 2, linear.streamed.store.device
     ranks = len(linear.streamed.store) - linear.width
-    columns = choose(inner, ranks, torch.cuda.get_device_properties(device).multi_processor_count)
+    columns = columns_for(inner, ranks, torch.cuda.get_device_properties(device).multi_processor_count)
     if columns is None:
         return None
     flags = torch.zeros(2, dtype=torch.int32, device=device)

@@ -27,11 +27,28 @@ from clotho_trainer.inference.paged.streaming import (
     await_flag,
     depth_of,
     hand_over,
+    make_barriers,
     tiles_of,
     turn,
 )
 
 WARPS = 4  # that multiply
+
+
+@gluon.jit
+def allocate(x, down_tiles, source, below, up, STAGES: gl.constexpr):
+    """Where x, x A', W, A and B of each stage lie, and its barriers."""
+    kind: gl.constexpr = x.dtype
+    DEPTH: gl.constexpr = x.block_shape[1]
+    COLUMNS: gl.constexpr = source.block_shape[0]
+    EACH: gl.constexpr = below.block_shape[0]
+    xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], DEPTH], x.layout)
+    downs = xs.reinterpret(up.dtype, [STAGES, x.block_shape[0], RANKS_DEEP], down_tiles.layout)
+    weights = gl.allocate_shared_memory(kind, [STAGES, COLUMNS, DEPTH], source.layout)
+    pieces = weights.reinterpret(kind, [STAGES * COLUMNS // EACH, EACH, DEPTH], below.layout)
+    ups = weights.reinterpret(up.dtype, [STAGES, COLUMNS, RANKS_DEEP], up.layout)
+    full, mine, both = make_barriers(STAGES)
+    return (xs, full, mine, both), pieces, (weights, downs, ups)
 
 
 @gluon.jit

@@ -17,6 +17,7 @@ from triton.experimental.gluon import language as gl
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.halved_product import (
     WARPS,
+    allocate,
     multiply,
     produce,
     product_layout,
@@ -33,7 +34,6 @@ from clotho_trainer.inference.paged.streaming import (
     ROWS,
     factors_of,
     is_streamable,
-    make_barriers,
     row_factors,
 )
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
@@ -113,17 +113,8 @@ def _project_and_rotate(
     STAGES: gl.constexpr,
 ):
     """A program is a pair of multiprocessors, with one head, or with some ranks of x A'."""
-    kind: gl.constexpr = x.dtype
-    DEPTH: gl.constexpr = x.block_shape[1]
-    xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], DEPTH], x.layout)
-    downs = xs.reinterpret(up.dtype, [STAGES, x.block_shape[0], RANKS_DEEP], down_tiles.layout)
-    weights = gl.allocate_shared_memory(kind, [STAGES, DIM, DEPTH], source.layout)
-    pieces = weights.reinterpret(kind, [STAGES * DIM // RANKS_EACH, RANKS_EACH, DEPTH], below.layout)
-    ups = weights.reinterpret(up.dtype, [STAGES, DIM, RANKS_DEEP], up.layout)
-    full, mine, both = make_barriers(STAGES)
-    ring = (xs, full, mine, both)
+    ring, pieces, held = allocate(x, down_tiles, source, below, up, STAGES)
     read = (x, down_tiles, below, source, up)
-    held = (weights, downs, ups)
     tables = (cos, sin, positions, slots)
     places = (queries, (keys, key_scales), (values, value_scales))
     completion = (factors, epsilon, scale)

@@ -9,6 +9,9 @@ columns; B stays in 16 bits.
 # ruff: noqa: N803, N806 - kernels' constants are written in capitals
 # mypy: ignore-errors
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import torch
 import triton
 import triton.language as tl
@@ -20,6 +23,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from clotho_trainer.inference.paged.linear import FusedLinear, Rows, Weighed
 from clotho_trainer.model.fp8 import FP8
+
+Choice = TypeVar("Choice")
 
 ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
 PAIR = 2  # multiprocessors that share
@@ -158,6 +163,16 @@ def row_factors(
         total = gl.convert_layout(gl.sum(squares, 1), gl.SliceLayout(1, layout))
         factor = 1.0 / gl.sqrt(total / HIDDEN + epsilon)
     return factor
+
+
+def choose(busy: Mapping[Choice, int], multiprocessors: int) -> Choice | None:
+    """Of ways to divide a layer, with the multiprocessors that each keeps busy: the first with which none has a second
+    program, for whose end most would wait. None where many would have nothing to do, or none is enough: other kernels
+    are better then."""
+    for choice, count in busy.items():
+        if count <= multiprocessors:
+            return choice if 4 * count > 3 * multiprocessors else None
+    return None
 
 
 def is_streamable(linear: FusedLinear, least_tiles: int) -> bool:
