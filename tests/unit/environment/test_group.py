@@ -75,6 +75,13 @@ def test_tokens_of_an_environment_between_those_of_the_policy_are_masked():
     assert body["inference_logprobs"] == [[1.0, -0.1, -0.2, 1.0, 1.0, -0.3]] * 2
 
 
+def test_whatever_is_true_marks_a_token_of_the_policy():
+    by_hand = Sequence(tokens=(7, 1, 2), trained=(None, 2, None), logprobs=(0.0, -0.1, 0.0))  # type: ignore[arg-type]
+    candidate = group(attempts=[by_hand, by_hand])
+    body = json.loads(encode_group(candidate, check_group(candidate, 2), env_id=None))
+    assert body["masks"] == [[-100, 1, -100]] * 2
+
+
 def test_a_group_has_its_oldest_policy_version_and_marks_truncated_attempts():
     cut = replace(GOOD, policy_version=2, finish_reason="length")
     candidate = group(attempts=[GOOD, cut])

@@ -1,6 +1,7 @@
 """A group is several scored attempts at one item: what an environment makes and a trainer learns from."""
 
 import math
+import re
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 from itertools import compress
@@ -130,41 +131,28 @@ def encode_group(group: Group, sequences: list[Sequence], env_id: int | None) ->
     """The group as Atropos' `/scored_data` takes it, stamped with the oldest policy that wrote in it."""
     versions = [s.policy_version for s in sequences if s.policy_version is not None]
     is_truncated = any(s.is_truncated for s in sequences)
+    written = [_written_by_policy(s) for s in sequences]
     scored = ScoredGroup(
         tokens=[list(s.tokens) for s in sequences],
-        masks=[mask_of(s) for s in sequences],
+        masks=[_only(of, s.tokens, IGNORE_INDEX) for of, s in zip(written, sequences, strict=True)],
         scores=[float(score) for score in group.scores],
         advantages=[list(row) for row in group.advantages] if group.advantages is not None else None,
         messages=Raw(msgspec.json.encode(group.messages)) if group.messages is not None else NULL,
         generation_params=GenerationParams(min(versions)) if versions else None,
-        inference_logprobs=[_logprobs_of(s) for s in sequences],
+        inference_logprobs=[_only(of, s.logprobs, NO_LOGPROB) for of, s in zip(written, sequences, strict=True)],
         overrides=[Override(truncated=s.is_truncated or None) for s in sequences] if is_truncated else None,
         env_id=env_id,
     )
     return msgspec.json.encode(scored)
 
 
-def mask_of(sequence: Sequence) -> list[int]:
-    return _where_trained(sequence.tokens, sequence.trained, IGNORE_INDEX)
+def _written_by_policy(sequence: Sequence) -> list[slice]:
+    """Few stretches, where there are many tokens."""
+    return [slice(*found.span()) for found in re.finditer(b"\x01+", bytes(map(bool, sequence.trained)))]
 
 
-def _logprobs_of(sequence: Sequence) -> list[float]:
-    return _where_trained(sequence.logprobs, sequence.trained, NO_LOGPROB)
-
-
-def _where_trained(values: Listing[Value], trained: tuple[bool, ...], otherwise: Value) -> list[Value]:
-    """Stretch by stretch, as there are few of them and many tokens."""
-    chosen = [otherwise] * len(values)
-    start = _next(trained, True, 0)
-    while start < len(trained):
-        end = _next(trained, False, start)
-        chosen[start:end] = values[start:end]
-        start = _next(trained, True, end)
-    return chosen
-
-
-def _next(trained: tuple[bool, ...], wanted: bool, start: int) -> int:
-    try:
-        return trained.index(wanted, start)
-    except ValueError:
-        return len(trained)
+def _only(stretches: list[slice], values: Listing[Value], otherwise: Value) -> list[Value]:
+    kept = [otherwise] * len(values)
+    for stretch in stretches:
+        kept[stretch] = values[stretch]
+    return kept

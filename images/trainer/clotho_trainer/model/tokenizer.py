@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clotho_contract.settings import Model
 from clotho_trainer.failures import TrainerError
 
@@ -34,10 +36,11 @@ def load_tokenizer(model: Model) -> Any:
 
 def texts_of(tokenizer: Any, answers: Sequence[list[int]]) -> list[str]:
     """Without special tokens. Where Transformers adds nothing to what the tokenizers library does, that does it for all
-    at once, and other threads go on meanwhile."""
+    at once, and other threads go on meanwhile. Else from arrays: in a list Transformers looks at each token."""
     if _decodes_plainly(tokenizer):
         return list(tokenizer.backend_tokenizer.decode_batch(answers, skip_special_tokens=True))
-    return [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in answers]
+    arrays = (np.asarray(tokens, np.int64) for tokens in answers)
+    return [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in arrays]
 
 
 def _decodes_plainly(tokenizer: Any) -> bool:
