@@ -12,8 +12,8 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from clotho_trainer.inference.paged import (
     added_projection,
     gated_projection,
-    halved_product,
     rotated_projection,
+    split_product,
     streaming,
 )
 from clotho_trainer.model.fp8 import FP8
@@ -48,11 +48,7 @@ def gated(columns: gated_projection.Columns, ranks: int, kind: torch.dtype) -> A
 def rotated(heads: rotated_projection.Heads, ranks: int, kind: torch.dtype, *, has_norms: bool) -> Any:
     """The cache has 8 bits where the weights have."""
     kinds = {
-        "x": _tiles(streaming.ROWS, streaming.IN_HALVES, kind),
-        "down_tiles": _tiles(streaming.ROWS, streaming.IN_HALVES),
-        "source": _tiles(heads.dim, streaming.IN_BOTH, kind),
-        "below": _tiles(streaming.RANKS_EACH.value, streaming.IN_BOTH, kind),
-        "up": _tiles(heads.dim, streaming.IN_BOTH),
+        **_split_tiles(heads.dim, streaming.RANKS_EACH.value, kind),
         "ready": "*i32",
         "positions": "*i64",
         "slots": "*i64",
@@ -65,17 +61,13 @@ def rotated(heads: rotated_projection.Heads, ranks: int, kind: torch.dtype, *, h
     }
     kinds |= dict.fromkeys(("down", "cos", "sin", "queries", "query_norm", "key_norm"), "*bf16")
     shape = rotated_projection.constants(heads, 4096, ranks, 128, kind, has_norms=has_norms)
-    return _compiled(rotated_projection._project_and_rotate, kinds, shape, kind, halved_product.WARPS)
+    return _compiled(rotated_projection._project_and_rotate, kinds, shape, kind, split_product.WARPS)
 
 
 def added(columns: int, hidden: int, ranks: int, kind: torch.dtype, rank: int = 32) -> Any:
     """In 8 bits the next norm needs whole rows."""
     kinds = {
-        "x": _tiles(streaming.ROWS, streaming.IN_HALVES, kind),
-        "down_tiles": _tiles(streaming.ROWS, streaming.IN_HALVES),
-        "source": _tiles(columns, streaming.IN_BOTH, kind),
-        "below": _tiles(added_projection.ranks_each(rank), streaming.IN_BOTH, kind),
-        "up": _tiles(columns, streaming.IN_BOTH),
+        **_split_tiles(columns, split_product.ranks_each(rank), kind),
         "down": "*bf16",
         "ready": "*i32",
         "residual": "*bf16",
@@ -90,7 +82,7 @@ def added(columns: int, hidden: int, ranks: int, kind: torch.dtype, rank: int = 
     else:
         kinds |= {"norm": "*bf16", "weighed": "*bf16", "squares": "*fp32"}
         shape |= {"factors": None}
-    return _compiled(added_projection._project_and_add, kinds, shape, kind, halved_product.WARPS)
+    return _compiled(added_projection._project_and_add, kinds, shape, kind, split_product.WARPS)
 
 
 def _compiled(kernel: Any, kinds: Mapping[str, str], shape: Mapping[str, Any], kind: torch.dtype, warps: int) -> Any:
@@ -104,14 +96,26 @@ def _compiled(kernel: Any, kinds: Mapping[str, str], shape: Mapping[str, Any], k
     return triton.compile(GluonASTSource(kernel, signature, known), target=HOPPER, options=options)
 
 
-def _tiles(rows: int, halves: Any, kind: torch.dtype = torch.bfloat16) -> str:
-    layout = streaming.tile_layout(rows, halves, kind)
-    return f"tensordesc<{_NAMES[kind]}[{rows},{streaming.depth_of(kind)}],{layout!r}>"
+def _split_tiles(columns: int, ranks_each: int, kind: torch.dtype) -> dict[str, str]:
+    depth = streaming.PAIR * streaming.depth_of(kind)
+    return {
+        "x": _tiles(streaming.ROWS, streaming.SPLIT, kind, depth),
+        "down_tiles": _tiles(streaming.PAIR * streaming.ROWS, streaming.IN_HALVES),
+        "below": _tiles(ranks_each, streaming.SPLIT, kind, depth),
+        "source": _tiles(columns, streaming.SPLIT, kind, depth),
+        "up": _tiles(columns, streaming.IN_BOTH),
+    }
 
 
-def check(found: Any) -> None:
+def _tiles(rows: int, halves: Any, kind: torch.dtype = torch.bfloat16, depth: int | None = None) -> str:
+    depth = depth or streaming.depth_of(kind)
+    return f"tensordesc<{_NAMES[kind]}[{rows},{depth}],{streaming.tile_layout(rows, depth, halves, kind)!r}>"
+
+
+def check(found: Any, *, is_split: bool = True) -> None:
     assert found.metadata.shared <= MEMORY
-    assert "multicast::cluster" in found.asm["ptx"], "two multiprocessors share what they read"
+    sharing = "bulk.shared::cluster.shared::cta" if is_split else "multicast::cluster"
+    assert sharing in found.asm["ptx"], "two multiprocessors share what they read, or add what both added up"
     before, _, after = found.asm["ptx"].partition("griddepcontrol.launch_dependents")  # once it has waited
     assert "cp.async.bulk.tensor" in before, "weights are on their way before the kernel ahead has ended"
     assert after
@@ -120,8 +124,8 @@ def check(found: Any) -> None:
 if __name__ == "__main__":
     for precision in _NAMES:
         for choice in gated_projection._CHOICES:
-            check(gated(choice, 64, precision))
-        check(gated(gated_projection._CHOICES[0], 0, precision))
+            check(gated(choice, 64, precision), is_split=False)
+        check(gated(gated_projection._CHOICES[0], 0, precision), is_split=False)
         for columns in added_projection._CHOICES:
             check(added(columns, 4096, 64, precision))
         check(added(64, 12288, 64, precision, rank=64))

@@ -1,6 +1,6 @@
 """A projection of a few rows with its adapter that is added to the residual, in one kernel for Hopper.
 
-Two multiprocessors share a stretch of columns (`halved_product.py`). What the next norm needs is written as well, where
+Two multiprocessors share a stretch of columns (`split_product.py`). What the next norm needs is written as well, where
 it is left to the end of the product after it: see `Weighed`.
 """
 
@@ -12,16 +12,18 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from clotho_trainer.inference.paged.halved_product import (
+from clotho_trainer.inference.paged.linear import FusedLinear, Rows, Weighed
+from clotho_trainer.inference.paged.split_product import (
     WARPS,
     allocate,
+    finish,
     multiply,
     produce,
+    ranks_each,
     reduce_ranks,
     stages,
     tiles,
 )
-from clotho_trainer.inference.paged.linear import FusedLinear, Rows, Weighed
 from clotho_trainer.inference.paged.streaming import (
     PAIR,
     RANKS_DEEP,
@@ -49,8 +51,8 @@ def _consume(
     targets,
     sizes,
     ring,
-    pieces,
-    weights,
+    used,
+    sums,
     RANKS: gl.constexpr,
     COLUMNS: gl.constexpr,
     STAGES: gl.constexpr,
@@ -60,7 +62,7 @@ def _consume(
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, pieces, hidden, RANKS, STAGES)
+        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, used, hidden, RANKS, STAGES)
     else:
         residual, norm, weighed, squares = targets
         stretch = program - PROGRAMS
@@ -71,30 +73,30 @@ def _consume(
             [1, VECTOR], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0], cga_layout=[[1, 0]]
         )
         tl.extra.cuda.gdc_wait()
-        row = gl.arange(0, ring[0].shape[1], gl.SliceLayout(1, layout))
+        ROWS: gl.constexpr = used[1][1].shape[1]
+        row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         column = stretch * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
         place, is_row = row[:, None] * width + column[None, :], row < rows
         before = gl.load(residual + place, mask=is_row[:, None], other=0.0)
-        total = multiply(ring, weights, scale, hidden, RANKS, COLUMNS, STAGES)
+        total = multiply(ring, used, sums, scale, hidden, RANKS, STAGES, layout)
         if factors is not None:
-            like: gl.constexpr = total.type.layout
-            total *= row_factors(factors, rows, 0.0, ring[0].shape[1], 1, 0, like)[:, None]
-        addition = gl.convert_layout(total.to(kind), layout)
-        after = (before.to(gl.float32) + addition.to(gl.float32)).to(kind)
+            total *= row_factors(factors, rows, 0.0, ROWS, 1, 0, layout)[:, None]
+        after = (before.to(gl.float32) + total.to(kind).to(gl.float32)).to(kind)
         gl.store(residual + place, after, mask=is_row[:, None])
         if norm is not None:
             wide = after.to(gl.float32)
             of_column = gl.load(norm + column).to(gl.float32)
             gl.store(weighed + place, (wide * of_column[None, :]).to(kind), mask=is_row[:, None])
             gl.store(squares + row * (width // COLUMNS) + stretch, gl.sum(wide * wide, 1), mask=is_row)
+        finish(sums)
 
 
 @gluon.jit(do_not_specialize=["rows"])
 def _project_and_add(
     x,
     down_tiles,
-    source,
     below,
+    source,
     up,
     down,
     ready,
@@ -113,7 +115,7 @@ def _project_and_add(
     STAGES: gl.constexpr,
 ):
     """A program is a pair of multiprocessors, with a stretch of columns, or with some ranks of x A'."""
-    ring, pieces, held = allocate(x, down_tiles, source, below, up, STAGES)
+    ring, filled, used, sums = allocate(x, down_tiles, below, source, up, STAGES)
     read = (x, down_tiles, below, source, up)
     targets = (residual, norm, weighed, squares)
     gl.warp_specialize(
@@ -127,14 +129,14 @@ def _project_and_add(
                     targets,
                     (rows, width, hidden),
                     ring,
-                    pieces,
-                    held,
+                    used,
+                    sums,
                     RANKS,
                     COLUMNS,
                     STAGES,
                 ),
             ),
-            (produce, (read, (ready, readers), width, ring, pieces, held, hidden, RANKS, COLUMNS, STAGES)),
+            (produce, (read, (ready, readers), width, ring, filled, hidden, RANKS, COLUMNS, STAGES)),
         ],
         [1],
         [24],
@@ -150,7 +152,9 @@ class AddedProjection:
         self._ranks_each = ranks_each(linear.ranks_of_a_module[0])
         self.columns = columns
         self._flags = torch.zeros(2, dtype=torch.int32, device=store.device)
-        self._down = up.new_zeros(ROWS, self._ranks or RANKS_DEEP.value)  # of ranks that nothing computes it stays 0
+        self._down = up.new_zeros(
+            PAIR * ROWS, self._ranks or RANKS_DEEP.value
+        )  # of ranks that nothing computes it stays 0
 
     def __call__(
         self, x: Rows, linear: FusedLinear, residual: torch.Tensor, norm: torch.Tensor | None
@@ -186,17 +190,12 @@ class AddedProjection:
 
 def prepare(linear: FusedLinear) -> AddedProjection | None:
     """None where the GPU or the shape of the layers is not fit for it: other kernels are better then."""
-    if not is_streamable(linear, least_tiles=1):
+    if not is_streamable(linear, at_once=PAIR):
         return None
     store = linear.streamed.store
     multiprocessors = torch.cuda.get_device_properties(store.device).multi_processor_count
     columns = columns_for(linear.width, len(store) - linear.width, multiprocessors)
     return None if columns is None else AddedProjection(linear, columns)
-
-
-def ranks_each(rank: int) -> int:
-    """Ranks that a program computes: the others wait for it, and fewer are there sooner."""
-    return 32 if rank <= 32 else RANKS_EACH.value
 
 
 def constants(columns: int, hidden: int, ranks: int, kind: torch.dtype) -> dict[str, int]:

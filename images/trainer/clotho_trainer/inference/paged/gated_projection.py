@@ -373,7 +373,8 @@ def _project_and_gate(
         narrow_pieces = narrows.reinterpret(kind, [2 * STAGES, 2 * NARROW, DEPTH], narrow.layout)
         narrow_ups = narrows.reinterpret(of_up, [STAGES, 4 * NARROW, RANKS_DEEP], narrow_up.layout)
         narrow_up_pieces = narrows.reinterpret(of_up, [2 * STAGES, 2 * NARROW, RANKS_DEEP], narrow_up.layout)
-    full, mine, both = make_barriers(STAGES)
+    # Of each stage: it is filled; this multiprocessor has used it; both have.
+    full, mine, both = make_barriers(STAGES), make_barriers(STAGES), make_barriers(STAGES, of_both=True)
     tiles = (x, down_tiles, (below, (wide, narrow)), (wide_up, narrow_up))
     flag = (ready, readers)
     ring = (xs, full, mine, both)
@@ -412,7 +413,7 @@ def _project_and_gate(
 def prepare(linear: FusedLinear, epsilon: float) -> Callable[[Weighed | Rows, Streamed], torch.Tensor] | None:
     """What computes silu(x G') * (x U'), each with its adapter, of 128 rows at most with any layer of this shape; None
     where other kernels are better."""
-    if not is_streamable(linear, least_tiles=16):
+    if not is_streamable(linear, least=16):
         return None
     inner, device = linear.width // 2, linear.streamed.store.device
     ranks = len(linear.streamed.store) - linear.width

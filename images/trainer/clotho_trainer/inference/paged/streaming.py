@@ -33,23 +33,19 @@ RANKS_DEEP = gl.constexpr(64)  # of x A' times B, at once
 RANKS_EACH = gl.constexpr(64)  # of a program that computes x A'
 MEMORY = 210_000  # bytes of a multiprocessor, for what is on its way
 ONCE = gl.constexpr(hopper.CachePolicy(l2=hopper.FractionalEvictionPolicy("evict_first", 1.0)))
-IN_BOTH, IN_HALVES = [[0, 0]], [[1, 0]]  # what each of a pair gets of a tile
+IN_BOTH, IN_HALVES, SPLIT = [[0, 0]], [[1, 0]], [[0, 1]]  # what each of a pair gets of a tile: all; rows; columns
 KIND = torch.bfloat16  # numbers before a norm may be too large for float16
 _HOPPER = 9
 _KINDS = {KIND: gl.bfloat16, FP8: gl.float8e4nv}
 
 
 @gluon.jit
-def make_barriers(STAGES: gl.constexpr):
-    """Of each stage: it is filled; this multiprocessor has used it; both have, at the first of the pair."""
-    full = mbarrier.allocate_mbarrier(batch=STAGES)
-    mine = mbarrier.allocate_mbarrier(batch=STAGES)
-    both = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(mine.index(stage), count=1)
-        mbarrier.init(both.index(stage), count=1)
-    return full, mine, both
+def make_barriers(COUNT: gl.constexpr, of_both: gl.constexpr = False):
+    """For each multiprocessor, or at the first of a pair for both."""
+    barriers = mbarrier.allocate_mbarrier(batch=COUNT, two_ctas=of_both)
+    for index in gl.static_range(COUNT):
+        mbarrier.init(barriers.index(index), count=1)
+    return barriers
 
 
 @gluon.jit
@@ -175,16 +171,17 @@ def choose(busy: Mapping[Choice, int], multiprocessors: int) -> Choice | None:
     return None
 
 
-def is_streamable(linear: FusedLinear, least_tiles: int) -> bool:
-    """On a Hopper, and with nothing else to add to its product."""
+def is_streamable(linear: FusedLinear, at_once: int = 1, least: int = 1) -> bool:
+    """On a Hopper, with nothing else to add to its product, and with as many tiles, which are fetched so many at
+    once."""
     if linear.streamed is None or linear.bias is not None:
         return False
     store, up, _ = linear.streamed
     if store.device.type != "cuda" or torch.cuda.get_device_properties(store.device).major != _HOPPER:
         return False
-    depth, hidden = depth_of(store.dtype), store.shape[1]
+    depth, hidden = at_once * depth_of(store.dtype), store.shape[1]
     has_kinds = store.dtype in _KINDS and up.dtype == KIND
-    return has_kinds and not hidden % depth and hidden >= least_tiles * depth
+    return has_kinds and not hidden % depth and hidden >= least * depth
 
 
 def factors_of(x: Weighed | Rows):
@@ -197,10 +194,11 @@ def depth_of(kind: torch.dtype) -> int:
     return WIDTH // kind.itemsize
 
 
-def tiles_of(matrix: torch.Tensor, rows: int, halves):
-    return TensorDescriptor.from_tensor(matrix, [rows, depth_of(matrix.dtype)], tile_layout(rows, halves, matrix.dtype))
+def tiles_of(matrix: torch.Tensor, rows: int, halves, depth: int | None = None):
+    depth = depth or depth_of(matrix.dtype)
+    return TensorDescriptor.from_tensor(matrix, [rows, depth], tile_layout(rows, depth, halves, matrix.dtype))
 
 
-def tile_layout(rows: int, halves, kind: torch.dtype):
+def tile_layout(rows: int, depth: int, halves, kind: torch.dtype):
     """Of a tile in shared memory."""
-    return gl.NVMMASharedLayout.get_default_for([rows, depth_of(kind)], _KINDS[kind], cga_layout=halves)
+    return gl.NVMMASharedLayout.get_default_for([rows, depth], _KINDS[kind], cga_layout=halves)

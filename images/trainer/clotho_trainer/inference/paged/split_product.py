@@ -1,0 +1,300 @@
+"""A product of a few rows for Hopper, of which each of two multiprocessors adds up half of the sum: then each completes
+half of the rows, of all the columns that they share.
+
+It streams the weights (`streaming.py`), and each multiprocessor reads its own: what two of them read of shared memory
+is less than if each had half of the rows, and that, or the power it takes, is what bounds long sums. The adapter's B
+are more columns of the same product.
+"""
+
+# ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
+# mypy: ignore-errors
+
+import torch
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from clotho_trainer.inference.paged.streaming import (
+    IN_BOTH,
+    IN_HALVES,
+    ONCE,
+    PAIR,
+    RANKS_DEEP,
+    RANKS_EACH,
+    ROWS,
+    SPLIT,
+    WIDTH,
+    await_flag,
+    depth_of,
+    hand_over,
+    make_barriers,
+    tiles_of,
+    turn,
+)
+
+WARPS = 4  # that multiply
+_MEMORY = 230_000  # bytes of a multiprocessor, for what is on its way and for what comes from the other one
+_OF_A_SUM = 4  # bytes
+# A warp writes eight columns of four rows of its sums at once, two rows apart.
+_SPLIT_SUMS, _ALL_SUMS, _HALF_OF_SUMS = (
+    gl.constexpr(gl.SwizzledSharedLayout(8, 2, 8, [1, 0], cga_layout=each)) for each in (SPLIT, IN_BOTH, IN_HALVES)
+)
+
+
+@gluon.constexpr_function
+def _operand_layout(rows, depth, kind, is_left):
+    """Of what each multiprocessor multiplies, which is what it has of tiles: to the compiler, the rows of both are the
+    left operand, and the right one is the same for both."""
+    return gl.NVMMASharedLayout.get_default_for([rows, depth], kind, cga_layout=IN_HALVES if is_left else IN_BOTH)
+
+
+@gluon.jit
+def _left(tiles, rows: gl.constexpr, depth: gl.constexpr, kind: gl.constexpr, COUNT: gl.constexpr):
+    return tiles.reinterpret(kind, [COUNT, 2 * rows, depth], _operand_layout(2 * rows, depth, kind, True))
+
+
+@gluon.jit
+def _right(tiles, rows: gl.constexpr, depth: gl.constexpr, kind: gl.constexpr, COUNT: gl.constexpr):
+    return tiles.reinterpret(kind, [COUNT, rows, depth], _operand_layout(rows, depth, kind, False))
+
+
+@gluon.jit
+def allocate(x, down_tiles, below, source, up, STAGES: gl.constexpr):
+    """Where x, x A', A, W and B of each stage lie, as they come and as they are multiplied, and its barriers; and where
+    both bring together what they have added up."""
+    kind: gl.constexpr = x.dtype
+    of_up: gl.constexpr = up.dtype
+    ROWS: gl.constexpr = x.block_shape[0]
+    DEPTH: gl.constexpr = x.block_shape[1]
+    COLUMNS: gl.constexpr = source.block_shape[0]
+    EACH: gl.constexpr = below.block_shape[0]
+    PIECES: gl.constexpr = STAGES * COLUMNS // EACH
+    xs = gl.allocate_shared_memory(kind, [STAGES, ROWS, DEPTH], x.layout)
+    weights = gl.allocate_shared_memory(kind, [STAGES, COLUMNS, DEPTH], source.layout)
+    downs = xs.reinterpret(of_up, [STAGES, 2 * ROWS, RANKS_DEEP], down_tiles.layout)
+    pieces = weights.reinterpret(kind, [PIECES, EACH, DEPTH], below.layout)
+    ups = weights.reinterpret(of_up, [STAGES, COLUMNS, RANKS_DEEP], up.layout)
+    HALF: gl.constexpr = DEPTH // 2
+    of_ranks = (_left(xs, ROWS, HALF, kind, STAGES), _right(pieces, EACH, HALF, kind, PIECES))
+    of_base = (_left(weights, COLUMNS, HALF, kind, STAGES), _right(xs, ROWS, HALF, kind, STAGES))
+    of_adapter = (_left(ups, COLUMNS, RANKS_DEEP, of_up, STAGES), _right(downs, ROWS, RANKS_DEEP, of_up, STAGES))
+    received = gl.allocate_shared_memory(gl.float32, [ROWS, COLUMNS], _HALF_OF_SUMS)
+    own = xs.reinterpret(gl.float32, [ROWS, 2 * COLUMNS], _SPLIT_SUMS)  # after the last product
+    as_own = xs.reinterpret(gl.float32, [ROWS, COLUMNS], _ALL_SUMS)
+    filled = (xs, downs, pieces, weights, ups)
+    ring = (make_barriers(STAGES), make_barriers(STAGES))  # each stage is filled, has been used
+    arrived, taken = make_barriers(1).index(0), make_barriers(1).index(0)
+    hopper.fence_async_shared(cluster=True)
+    gl.barrier(cluster=True)  # each of a pair reaches for barriers of the other
+    return ring, filled, (of_ranks, of_base, of_adapter), ((own, as_own), received, arrived, taken)
+
+
+@gluon.jit
+def _fetch(
+    tiles,
+    row,
+    flag,
+    ring,
+    filled,
+    hidden,
+    RANKS: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Weights and x. The first weights do not depend on the kernel before this one."""
+    x, down, source, up = tiles
+    full, done = ring
+    xs, downs, weights, ups = filled
+    DEPTH: gl.constexpr = x.block_shape[1]
+    EACH: gl.constexpr = weights.shape[0] // STAGES
+    BYTES: gl.constexpr = x.nbytes_per_cta + source.nbytes_per_cta
+    for stage in gl.static_range(STAGES):
+        mbarrier.expect(full.index(stage), BYTES)
+        tma.async_load(source, [row, stage * DEPTH], full.index(stage), weights.index(EACH * stage), cache_policy=ONCE)
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
+    for stage in gl.static_range(STAGES):
+        tma.async_load(x, [0, stage * DEPTH], full.index(stage), xs.index(stage))
+    stage = 0
+    phase = 0
+    for step in range(STAGES, hidden // DEPTH):
+        mbarrier.wait(done.index(stage), phase)
+        mbarrier.expect(full.index(stage), BYTES)
+        tma.async_load(source, [row, step * DEPTH], full.index(stage), weights.index(EACH * stage), cache_policy=ONCE)
+        tma.async_load(x, [0, step * DEPTH], full.index(stage), xs.index(stage))
+        stage, phase = turn(stage, phase, STAGES)
+    if RANKS > 0:
+        ready, readers = flag
+        for step in range(RANKS // RANKS_DEEP):
+            mbarrier.wait(done.index(stage), phase)
+            mbarrier.expect(full.index(stage), down.nbytes_per_cta + up.nbytes_per_cta)
+            tma.async_load(up, [row, step * RANKS_DEEP], full.index(stage), ups.index(stage))
+            if step == 0:
+                await_flag(ready, readers, 2 * (RANKS // RANKS_EACH))
+            tma.async_load(down, [0, step * RANKS_DEEP], full.index(stage), downs.index(stage))
+            stage, phase = turn(stage, phase, STAGES)
+
+
+@gluon.constexpr_function
+def _product_layout(columns, kind, warps):
+    return gl.NVMMADistributedLayout(
+        [3, 0], [warps, 1], [16, columns, 256 // kind.primitive_bitwidth], cga_layout=[[1, 0]]
+    )
+
+
+@gluon.jit
+def _no_sums(operands):
+    left, right = operands
+    layout: gl.constexpr = _product_layout(right.shape[1], left.dtype, gl.num_warps())
+    return gl.zeros([left.shape[1], right.shape[1]], gl.float32, layout)
+
+
+@gluon.jit
+def _add_products(total, operands, ring, place, first, last, steps, STAGES: gl.constexpr):
+    """Of these steps, and what has been reached. A stage is given back when its products have ended."""
+    full, done = ring
+    left, right = operands
+    EACH: gl.constexpr = right.shape[0] // STAGES
+    stage, phase, before = place
+    for step in range(first, last):
+        mbarrier.wait(full.index(stage), phase)
+        one = hopper.warpgroup_mma(left.index(stage), right.index(EACH * stage).permute((1, 0)), total, is_async=True)
+        total = hopper.warpgroup_mma_wait(1, deps=[one])
+        mbarrier.arrive(done.index(before), pred=(step > 0) & (step <= steps - STAGES))
+        before = stage
+        stage, phase = turn(stage, phase, STAGES)
+    return hopper.warpgroup_mma_wait(0, deps=[total]), (stage, phase, before)
+
+
+@gluon.jit
+def reduce_ranks(down, scale, first, ready, ring, used, hidden, RANKS: gl.constexpr, STAGES: gl.constexpr):
+    """x A', of as many ranks as a program has: what each of the pair has added up, for that one of each pair which
+    adds up the same half."""
+    of_ranks, _, _ = used
+    steps = hidden // (2 * of_ranks[0].shape[2])
+    total, _ = _add_products(_no_sums(of_ranks), of_ranks, ring, (0, 0, 0), 0, steps, steps, STAGES)
+    if scale is not None:
+        total *= gl.load(scale)
+    hand_over(total, down, first, ready, RANKS)
+
+
+@gluon.jit
+def multiply(ring, used, sums, scale, hidden, RANKS: gl.constexpr, STAGES: gl.constexpr, like: gl.constexpr):
+    """Columns of a pair, with their adapter."""
+    _, of_base, of_adapter = used
+    last = hidden // (2 * of_base[0].shape[2])
+    steps = last + RANKS // RANKS_DEEP
+    total = _no_sums(of_base)
+    if scale is None:
+        total, _ = _add_products(total, of_base, ring, (0, 0, 0), 0, steps, steps, STAGES)
+    else:
+        total, place = _add_products(total, of_base, ring, (0, 0, 0), 0, last, steps, STAGES)
+        layout: gl.constexpr = _no_sums(of_adapter).type.layout
+        total = gl.convert_layout(total * gl.load(scale), layout, assert_trivial=True)
+        if RANKS > 0:
+            total, _ = _add_products(total, of_adapter, ring, place, last, steps, steps, STAGES)
+    return _join(total, sums, like)
+
+
+@gluon.jit
+def _join(total, sums, like: gl.constexpr):
+    """What both have added up, of half of the rows each."""
+    (own, as_own), received, arrived, taken = sums
+    mbarrier.expect(arrived, received.nbytes_per_cta)
+    gl.barrier()  # other warps may still multiply what lies there
+    own.store(total.permute((1, 0)))
+    hopper.fence_async_shared()
+    gl.barrier()
+    _send(own, received, arrived)
+    mbarrier.wait(arrived, 0, deps=[received])
+    _tell(taken)
+    return as_own.load(like) + received.load(like)
+
+
+@gluon.jit
+def _send(own, received, arrived):
+    """The other of the pair what it has to complete: its half of the rows. Descriptors come as addresses in the first
+    of the pair."""
+    gl.inline_asm(
+        """{
+            .reg .pred first;
+            .reg .u32 thread, this, other, source, target, barrier;
+            mov.u32 thread, %tid.x;
+            setp.eq.u32 first, thread, 0;
+            mov.u32 this, %cluster_ctarank;
+            xor.b32 other, this, 1;
+            mapa.shared::cluster.u32 source, $0, this;
+            mad.lo.u32 source, other, $3, source;
+            mapa.shared::cluster.u32 target, $1, other;
+            mapa.shared::cluster.u32 barrier, $2, other;
+            @first cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes
+                [target], [source], $3, [barrier];
+        }""",
+        "r,r,r,r",
+        [own, received, arrived, received.nbytes_per_cta],
+    )
+
+
+@gluon.jit
+def _tell(barrier):
+    """The other of the pair, by one thread."""
+    gl.inline_asm(
+        """{
+            .reg .pred first;
+            .reg .u32 thread, other, target;
+            mov.u32 thread, %tid.x;
+            setp.eq.u32 first, thread, 0;
+            mov.u32 other, %cluster_ctarank;
+            xor.b32 other, other, 1;
+            mapa.shared::cluster.u32 target, $0, other;
+            @first mbarrier.arrive.release.cluster.shared::cluster.b64 _, [target];
+        }""",
+        "r",
+        [barrier],
+    )
+
+
+@gluon.jit
+def finish(sums):
+    """What this one has sent has to be there before its memory is given away."""
+    mbarrier.wait(sums[3], 0)
+
+
+@gluon.jit
+def produce(tiles, flag, width, ring, filled, hidden, RANKS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr):
+    """One warp."""
+    x, down, below, source, up = tiles
+    xs, downs, pieces, weights, ups = filled
+    program = gl.program_id(0)
+    PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
+    if program < PROGRAMS:
+        of_adapter = (x, down, below, up)
+        _fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (xs, downs, pieces, ups), hidden, 0, STAGES)
+    else:
+        of_base = (x, down, source, up)
+        first = (program - PROGRAMS) * COLUMNS
+        _fetch(of_base, first, flag, ring, (xs, downs, weights, ups), hidden, RANKS, STAGES)
+
+
+def tiles(x: torch.Tensor, store: torch.Tensor, up: torch.Tensor, down: torch.Tensor, columns: int, ranks_each: int):
+    """Of x, x A', A, W and B; B's are any where there are no adapters."""
+    depth = PAIR * depth_of(x.dtype)
+    return (
+        tiles_of(x, ROWS, SPLIT, depth),
+        tiles_of(down, PAIR * ROWS, IN_HALVES),
+        tiles_of(store, ranks_each, SPLIT, depth),
+        tiles_of(store, columns, SPLIT, depth),
+        tiles_of(up if up.numel() else down, columns, IN_BOTH),
+    )
+
+
+def ranks_each(rank: int) -> int:
+    """Ranks that a program fetches: the others wait for it, and fewer are there sooner."""
+    return 32 if rank <= 32 else RANKS_EACH.value
+
+
+def stages(columns: int, hidden: int, kind: torch.dtype) -> int:
+    """As much is on its way as fits into a multiprocessor."""
+    received = ROWS // PAIR * columns * _OF_A_SUM
+    return min((_MEMORY - received) // ((ROWS + columns) * WIDTH), hidden // (PAIR * depth_of(kind)))
