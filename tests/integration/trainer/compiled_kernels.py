@@ -12,6 +12,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from clotho_trainer.inference.paged import (
     added_projection,
     gated_projection,
+    halved_product,
     rotated_projection,
     split_product,
     streaming,
@@ -48,7 +49,11 @@ def gated(columns: gated_projection.Columns, ranks: int, kind: torch.dtype) -> A
 def rotated(heads: rotated_projection.Heads, ranks: int, kind: torch.dtype, *, has_norms: bool) -> Any:
     """The cache has 8 bits where the weights have."""
     kinds = {
-        **_split_tiles(heads.dim, streaming.RANKS_EACH.value, kind),
+        "x": _tiles(streaming.ROWS, streaming.IN_HALVES, kind),
+        "down_tiles": _tiles(streaming.ROWS, streaming.IN_HALVES),
+        "source": _tiles(heads.dim, streaming.IN_BOTH, kind),
+        "below": _tiles(streaming.RANKS_EACH.value, streaming.IN_BOTH, kind),
+        "up": _tiles(heads.dim, streaming.IN_BOTH),
         "ready": "*i32",
         "positions": "*i64",
         "slots": "*i64",
@@ -61,7 +66,7 @@ def rotated(heads: rotated_projection.Heads, ranks: int, kind: torch.dtype, *, h
     }
     kinds |= dict.fromkeys(("down", "cos", "sin", "queries", "query_norm", "key_norm"), "*bf16")
     shape = rotated_projection.constants(heads, 4096, ranks, 128, kind, has_norms=has_norms)
-    return _compiled(rotated_projection._project_and_rotate, kinds, shape, kind, split_product.WARPS)
+    return _compiled(rotated_projection._project_and_rotate, kinds, shape, kind, halved_product.WARPS)
 
 
 def added(columns: int, hidden: int, ranks: int, kind: torch.dtype, rank: int = 32) -> Any:
@@ -130,5 +135,5 @@ if __name__ == "__main__":
             check(added(columns, 4096, 64, precision))
         check(added(64, 12288, 64, precision, rank=64))
         check(added(64, 12288, 0, precision))
-        check(rotated(rotated_projection.Heads(32, 8, 128), 64, precision, has_norms=True))
-        check(rotated(rotated_projection.Heads(32, 8, 64), 0, precision, has_norms=False))
+        check(rotated(rotated_projection.Heads(32, 8, 128), 64, precision, has_norms=True), is_split=False)
+        check(rotated(rotated_projection.Heads(32, 8, 64), 0, precision, has_norms=False), is_split=False)

@@ -6,15 +6,6 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-_VECTOR = gl.constexpr(8)
-
-
-@gluon.constexpr_function
-def head_layout(dim, warps):
-    """Whole heads of some rows in a warp; both numbers that are rotated together in one thread."""
-    lanes = dim // 2 // _VECTOR.value
-    return gl.BlockedLayout([1, _VECTOR.value], [32 // lanes, lanes], [warps, 1], [1, 0], cga_layout=[[1, 0]])
-
 
 @gluon.jit
 def halves(total):
@@ -97,7 +88,7 @@ def _store_to_cache(first, second, blocks, head, rows):
 
 
 @gluon.jit
-def complete(
+def finish(
     total,
     turning,
     head,

@@ -1,8 +1,8 @@
 """The query, key and value projections of a few rows with their adapters, norms and rotation, in one kernel for Hopper
 that also writes keys and values to the cache.
 
-Two multiprocessors share a head (`split_product.py`); each has half of the rows in the end, and so whole heads to
-normalise and to rotate.
+Two multiprocessors share a head (`halved_product.py`); each has half of the rows, and so whole heads to normalise and
+to rotate.
 """
 
 # ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
@@ -15,18 +15,18 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from clotho_trainer.inference.paged.cache import LayerCache
-from clotho_trainer.inference.paged.heads import complete, halves, head_layout, read_tables
-from clotho_trainer.inference.paged.linear import Rows, Weighed
-from clotho_trainer.inference.paged.split_product import (
+from clotho_trainer.inference.paged.halved_product import (
     WARPS,
     allocate,
-    finish,
     multiply,
     produce,
+    product_layout,
     reduce_ranks,
     stages,
     tiles,
 )
+from clotho_trainer.inference.paged.heads import finish, halves, read_tables
+from clotho_trainer.inference.paged.linear import Rows, Weighed
 from clotho_trainer.inference.paged.streaming import (
     PAIR,
     RANKS_DEEP,
@@ -49,8 +49,8 @@ def _consume(
     places,
     norms,
     ring,
-    used,
-    sums,
+    pieces,
+    weights,
     HIDDEN: gl.constexpr,
     RANKS: gl.constexpr,
     DIM: gl.constexpr,
@@ -65,25 +65,23 @@ def _consume(
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, used, HIDDEN, RANKS, STAGES)
+        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, pieces, HIDDEN, RANKS, STAGES)
     else:
         head = program - PROGRAMS
-        ROWS: gl.constexpr = used[1][1].shape[1]
-        layout: gl.constexpr = head_layout(DIM, gl.num_warps())
-        factor = row_factors(factors, rows, epsilon, ROWS, HIDDEN, STRETCHES, layout)
-        like, _ = halves(gl.zeros([ROWS, DIM], gl.float32, layout))
+        layout: gl.constexpr = product_layout(DIM, places[0].dtype.element_ty, gl.num_warps())
+        factor = row_factors(factors, rows, epsilon, ring[0].shape[1], HIDDEN, STRETCHES, layout)
+        like, _ = halves(gl.zeros([ring[0].shape[1], DIM], gl.float32, layout))
         turning = read_tables(head, rows, tables, norms, like, QUERY_HEADS, HAS_NORMS)
-        total = multiply(ring, used, sums, scale, HIDDEN, RANKS, STAGES, layout) * factor[:, None]
-        complete(total, turning, head, rows, places, epsilon, QUERY_HEADS, KV_HEADS, BLOCK_SIZE, HAS_NORMS)
-        finish(sums)
+        total = multiply(ring, weights, scale, HIDDEN, RANKS, DIM, STAGES) * factor[:, None]
+        finish(total, turning, head, rows, places, epsilon, QUERY_HEADS, KV_HEADS, BLOCK_SIZE, HAS_NORMS)
 
 
 @gluon.jit(do_not_specialize=["rows"])
 def _project_and_rotate(
     x,
     down_tiles,
-    below,
     source,
+    below,
     up,
     down,
     ready,
@@ -115,7 +113,7 @@ def _project_and_rotate(
     STAGES: gl.constexpr,
 ):
     """A program is a pair of multiprocessors, with one head, or with some ranks of x A'."""
-    ring, filled, used, sums = allocate(x, down_tiles, below, source, up, STAGES)
+    ring, pieces, held = allocate(x, down_tiles, source, below, up, STAGES)
     read = (x, down_tiles, below, source, up)
     tables = (cos, sin, positions, slots)
     places = (queries, (keys, key_scales), (values, value_scales))
@@ -134,8 +132,8 @@ def _project_and_rotate(
                     places,
                     norms,
                     ring,
-                    used,
-                    sums,
+                    pieces,
+                    held,
                     HIDDEN,
                     RANKS,
                     DIM,
@@ -149,7 +147,7 @@ def _project_and_rotate(
             ),
             (
                 produce,
-                (read, (ready, readers), width, ring, filled, HIDDEN, RANKS, DIM, STAGES),
+                (read, (ready, readers), width, ring, pieces, held, HIDDEN, RANKS, DIM, STAGES),
             ),
         ],
         [1],
@@ -182,7 +180,7 @@ class RotatedProjection:
         rows, hidden = x.values.shape
         ranks = len(store) - layer.qkv.width
         queries = up.new_empty(rows, heads.queries * heads.dim)
-        down = up.new_empty(PAIR * ROWS, ranks or RANKS_DEEP.value)
+        down = up.new_empty(ROWS, ranks or RANKS_DEEP.value)
         norms = (queries, queries) if layer.query_norm is None else (layer.query_norm, layer.key_norm)
         factors, stretches = factors_of(x)
         _project_and_rotate[(ranks // RANKS_EACH.value + heads.count,)](
@@ -217,7 +215,7 @@ class RotatedProjection:
 def prepare(weights: PolicyWeights) -> RotatedProjection | None:
     """None where the GPU or the shape of the layers is not fit for it: other kernels are better then."""
     linear = weights.layers[0].qkv
-    if weights.head_dim not in (64, 128) or not is_streamable(linear, at_once=PAIR):
+    if weights.head_dim not in (64, 128) or not is_streamable(linear):
         return None
     ranks = len(linear.streamed.store) - linear.width
     busy = PAIR * (linear.width // weights.head_dim + ranks // RANKS_EACH.value)
