@@ -73,7 +73,8 @@ def _consume(
             [1, VECTOR], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0], cga_layout=[[1, 0]]
         )
         tl.extra.cuda.gdc_wait()
-        ROWS: gl.constexpr = used[1][1].shape[1]
+        _, received, _, _ = sums
+        ROWS: gl.constexpr = received.shape[0]
         row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         column = stretch * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
         place, is_row = row[:, None] * width + column[None, :], row < rows

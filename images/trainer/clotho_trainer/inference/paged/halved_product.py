@@ -196,13 +196,13 @@ def produce(
         _fetch(of_base, (program - PROGRAMS) * COLUMNS, flag, ring, filled, hidden, RANKS, STAGES)
 
 
-def tiles(x: torch.Tensor, store: torch.Tensor, up: torch.Tensor, down: torch.Tensor, columns: int, ranks_each: int):
+def tiles(x: torch.Tensor, store: torch.Tensor, up: torch.Tensor, down: torch.Tensor, columns: int):
     """Of x, x A', W, A and B; B's are any where there are no adapters."""
     return (
         tiles_of(x, ROWS, IN_HALVES),
         tiles_of(down, ROWS, IN_HALVES),
         tiles_of(store, columns, IN_BOTH),
-        tiles_of(store, ranks_each, IN_BOTH),
+        tiles_of(store, RANKS_EACH.value, IN_BOTH),
         tiles_of(up if up.numel() else down, columns, IN_BOTH),
     )
 

@@ -184,7 +184,7 @@ class RotatedProjection:
         norms = (queries, queries) if layer.query_norm is None else (layer.query_norm, layer.key_norm)
         factors, stretches = factors_of(x)
         _project_and_rotate[(ranks // RANKS_EACH.value + heads.count,)](
-            *tiles(x.values, store, up, down, heads.dim, RANKS_EACH.value),
+            *tiles(x.values, store, up, down, heads.dim),
             down,
             self._flags,
             factors,

@@ -1,9 +1,9 @@
-"""A product of a few rows for Hopper, of which each of two multiprocessors adds up half of the sum: then each completes
-half of the rows, of all the columns that they share.
+"""A product of a few rows for Hopper, of which each of two multiprocessors adds up half of the sum, and in the end
+completes half of the rows.
 
-It streams the weights (`streaming.py`), and each multiprocessor reads its own: what two of them read of shared memory
-is less than if each had half of the rows, and that, or the power it takes, is what bounds long sums. The adapter's B
-are more columns of the same product.
+It streams the weights (`streaming.py`). Each weight is read by one of the two, where halves of the rows
+(`halved_product.py`) take each through the shared memory of both: long sums are bound by that. The adapter's B are more
+columns of the same product.
 """
 
 # ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
