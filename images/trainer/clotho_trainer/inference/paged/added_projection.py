@@ -17,10 +17,9 @@ from clotho_trainer.inference.paged.split_product import (
     WARPS,
     allocate,
     finish,
-    multiply,
+    join,
     produce,
     ranks_each,
-    reduce_ranks,
     stages,
     tiles,
 )
@@ -29,8 +28,10 @@ from clotho_trainer.inference.paged.streaming import (
     RANKS_DEEP,
     RANKS_EACH,
     ROWS,
+    add_all,
     choose,
     is_streamable,
+    reduce_ranks,
     row_factors,
 )
 
@@ -59,10 +60,12 @@ def _consume(
 ):
     factors, scale = scales
     rows, width, hidden = sizes
+    of_ranks, of_base, of_adapter = used
+    DEPTH: gl.constexpr = 2 * of_base[0].shape[2]
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, used, hidden, RANKS, STAGES)
+        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, of_ranks, hidden // DEPTH, RANKS, STAGES)
     else:
         residual, norm, weighed, squares = targets
         stretch = program - PROGRAMS
@@ -73,13 +76,12 @@ def _consume(
             [1, VECTOR], [32 // LANES, LANES], [gl.num_warps(), 1], [1, 0], cga_layout=[[1, 0]]
         )
         tl.extra.cuda.gdc_wait()
-        _, received, _, _ = sums
-        ROWS: gl.constexpr = received.shape[0]
+        ROWS: gl.constexpr = of_base[1].shape[1]
         row = gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         column = stretch * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
         place, is_row = row[:, None] * width + column[None, :], row < rows
         before = gl.load(residual + place, mask=is_row[:, None], other=0.0)
-        total = multiply(ring, used, sums, scale, hidden, RANKS, STAGES, layout)
+        total = join(add_all(of_base, of_adapter, ring, scale, hidden // DEPTH, RANKS, STAGES), sums, layout)
         if factors is not None:
             total *= row_factors(factors, rows, 0.0, ROWS, 1, 0, layout)[:, None]
         after = (before.to(gl.float32) + total.to(kind).to(gl.float32)).to(kind)

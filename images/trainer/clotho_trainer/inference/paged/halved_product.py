@@ -11,7 +11,6 @@ import torch
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from clotho_trainer.inference.paged.streaming import (
@@ -26,7 +25,6 @@ from clotho_trainer.inference.paged.streaming import (
     WIDTH,
     await_flag,
     depth_of,
-    hand_over,
     make_barriers,
     tiles_of,
     turn,
@@ -36,8 +34,8 @@ WARPS = 4  # that multiply
 
 
 @gluon.jit
-def allocate(x, down_tiles, source, below, up, STAGES: gl.constexpr):
-    """Where x, x A', W, A and B of each stage lie, and its barriers."""
+def allocate(x, down_tiles, below, source, up, STAGES: gl.constexpr):
+    """Where x, x A', W, A and B of each stage lie, in pairs as they are multiplied as well, and its barriers."""
     kind: gl.constexpr = x.dtype
     DEPTH: gl.constexpr = x.block_shape[1]
     COLUMNS: gl.constexpr = source.block_shape[0]
@@ -45,11 +43,12 @@ def allocate(x, down_tiles, source, below, up, STAGES: gl.constexpr):
     xs = gl.allocate_shared_memory(kind, [STAGES, x.block_shape[0], DEPTH], x.layout)
     downs = xs.reinterpret(up.dtype, [STAGES, x.block_shape[0], RANKS_DEEP], down_tiles.layout)
     weights = gl.allocate_shared_memory(kind, [STAGES, COLUMNS, DEPTH], source.layout)
-    pieces = weights.reinterpret(kind, [STAGES * COLUMNS // EACH, EACH, DEPTH], below.layout)
+    pieces = weights.reinterpret(kind, [STAGES, EACH, DEPTH], below.layout)
     ups = weights.reinterpret(up.dtype, [STAGES, COLUMNS, RANKS_DEEP], up.layout)
     # Of each stage: it is filled; this multiprocessor has used it; both have.
     full, mine, both = make_barriers(STAGES), make_barriers(STAGES), make_barriers(STAGES, of_both=True)
-    return (xs, full, mine, both), pieces, (weights, downs, ups)
+    filled = (xs, downs, pieces, weights, ups)
+    return (full, mine, both), filled, ((xs, pieces), (xs, weights), (downs, ups))
 
 
 @gluon.jit
@@ -65,8 +64,8 @@ def _fetch(
 ):
     """Weights and x. The first weights do not depend on the kernel before this one."""
     x, down, source, up = tiles
-    xs, full, mine, both = ring
-    weights, downs, ups = filled
+    full, mine, both = ring
+    xs, downs, weights, ups = filled
     DEPTH: gl.constexpr = x.block_shape[1]
     BYTES: gl.constexpr = x.nbytes_per_cta + source.nbytes_per_cta
     for stage in gl.static_range(STAGES):
@@ -101,108 +100,29 @@ def _fetch(
             stage, phase = turn(stage, phase, STAGES)
 
 
-@gluon.constexpr_function
-def product_layout(columns, kind, warps):
-    return gl.NVMMADistributedLayout(
-        [3, 0], [warps, 1], [16, columns, 256 // kind.primitive_bitwidth], cga_layout=[[1, 0]]
-    )
-
-
 @gluon.jit
-def _add_products(
-    total,
-    xs,
-    weights,
-    barriers,
-    place,
-    first,
-    last,
-    steps,
-    STAGES: gl.constexpr,
-):
-    """Of these steps, and what has been reached. A stage is given back when its products have ended."""
-    full, mine, both = barriers
-    stage, phase, before = place
-    for step in range(first, last):
-        mbarrier.wait(full.index(stage), phase)
-        one = hopper.warpgroup_mma(xs.index(stage), weights.index(stage).permute((1, 0)), total, is_async=True)
-        total = hopper.warpgroup_mma_wait(1, deps=[one])
-        is_wanted = (step > 0) & (step <= steps - STAGES)
-        mbarrier.arrive(mine.index(before), pred=is_wanted)
-        mbarrier.arrive(both.index(before), pred=is_wanted)
-        before = stage
-        stage, phase = turn(stage, phase, STAGES)
-    return hopper.warpgroup_mma_wait(0, deps=[total]), (stage, phase, before)
-
-
-@gluon.jit
-def reduce_ranks(down, scale, first, ready, ring, pieces, hidden, RANKS: gl.constexpr, STAGES: gl.constexpr):
-    """x A', of as many ranks as a program has."""
-    xs, full, mine, both = ring
-    steps = hidden // xs.shape[2]
-    EACH: gl.constexpr = pieces.shape[1]
-    total = gl.zeros([xs.shape[1], EACH], gl.float32, product_layout(EACH, xs.dtype, gl.num_warps()))
-    total, _ = _add_products(total, xs, pieces, (full, mine, both), (0, 0, 0), 0, steps, steps, STAGES)
-    if scale is not None:
-        total *= gl.load(scale)
-    hand_over(total, down, first, ready, RANKS)
-
-
-@gluon.jit
-def multiply(ring, weights, scale, hidden, RANKS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr):
-    """Columns of a pair, with their adapter."""
-    xs, full, mine, both = ring
-    base, downs, ups = weights
-    of_base = hidden // xs.shape[2]
-    steps = of_base + RANKS // RANKS_DEEP
-    barriers = (full, mine, both)
-    start = (0, 0, 0)
-    total = gl.zeros([xs.shape[1], COLUMNS], gl.float32, product_layout(COLUMNS, xs.dtype, gl.num_warps()))
-    if scale is None:
-        total, _ = _add_products(total, xs, base, barriers, start, 0, steps, steps, STAGES)
-    else:
-        total, place = _add_products(total, xs, base, barriers, start, 0, of_base, steps, STAGES)
-        total = gl.convert_layout(
-            total * gl.load(scale), product_layout(COLUMNS, downs.dtype, gl.num_warps()), assert_trivial=True
-        )
-        if RANKS > 0:
-            total, _ = _add_products(total, downs, ups, barriers, place, of_base, steps, steps, STAGES)
-    return total
-
-
-@gluon.jit
-def produce(
-    tiles,
-    flag,
-    width,
-    ring,
-    pieces,
-    filled,
-    hidden,
-    RANKS: gl.constexpr,
-    COLUMNS: gl.constexpr,
-    STAGES: gl.constexpr,
-):
+def produce(tiles, flag, width, ring, filled, hidden, RANKS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr):
     """One warp."""
     x, down, below, source, up = tiles
-    _, downs, ups = filled
+    xs, downs, pieces, weights, ups = filled
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
         of_adapter = (x, down, below, up)
-        _fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (pieces, downs, ups), hidden, 0, STAGES)
+        _fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (xs, downs, pieces, ups), hidden, 0, STAGES)
     else:
         of_base = (x, down, source, up)
-        _fetch(of_base, (program - PROGRAMS) * COLUMNS, flag, ring, filled, hidden, RANKS, STAGES)
+        first = (program - PROGRAMS) * COLUMNS
+        _fetch(of_base, first, flag, ring, (xs, downs, weights, ups), hidden, RANKS, STAGES)
 
 
 def tiles(x: torch.Tensor, store: torch.Tensor, up: torch.Tensor, down: torch.Tensor, columns: int):
-    """Of x, x A', W, A and B; B's are any where there are no adapters."""
+    """Of x, x A', A, W and B; B's are any where there are no adapters."""
     return (
         tiles_of(x, ROWS, IN_HALVES),
         tiles_of(down, ROWS, IN_HALVES),
-        tiles_of(store, columns, IN_BOTH),
         tiles_of(store, RANKS_EACH.value, IN_BOTH),
+        tiles_of(store, columns, IN_BOTH),
         tiles_of(up if up.numel() else down, columns, IN_BOTH),
     )
 

@@ -18,10 +18,7 @@ from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.halved_product import (
     WARPS,
     allocate,
-    multiply,
     produce,
-    product_layout,
-    reduce_ranks,
     stages,
     tiles,
 )
@@ -32,8 +29,11 @@ from clotho_trainer.inference.paged.streaming import (
     RANKS_DEEP,
     RANKS_EACH,
     ROWS,
+    add_all,
     factors_of,
     is_streamable,
+    no_sums,
+    reduce_ranks,
     row_factors,
 )
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
@@ -49,8 +49,7 @@ def _consume(
     places,
     norms,
     ring,
-    pieces,
-    weights,
+    used,
     HIDDEN: gl.constexpr,
     RANKS: gl.constexpr,
     DIM: gl.constexpr,
@@ -62,17 +61,20 @@ def _consume(
     STAGES: gl.constexpr,
 ):
     factors, epsilon, scale = completion
+    of_ranks, of_base, of_adapter = used
+    steps = HIDDEN // of_base[0].shape[2]
     program = gl.program_id(0)
     PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
     if program < PROGRAMS:
-        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, pieces, HIDDEN, RANKS, STAGES)
+        reduce_ranks(down, scale, program * RANKS_EACH, ready, ring, of_ranks, steps, RANKS, STAGES)
     else:
         head = program - PROGRAMS
-        layout: gl.constexpr = product_layout(DIM, places[0].dtype.element_ty, gl.num_warps())
-        factor = row_factors(factors, rows, epsilon, ring[0].shape[1], HIDDEN, STRETCHES, layout)
-        like, _ = halves(gl.zeros([ring[0].shape[1], DIM], gl.float32, layout))
+        total = no_sums(of_adapter)
+        layout: gl.constexpr = total.type.layout
+        factor = row_factors(factors, rows, epsilon, total.shape[0], HIDDEN, STRETCHES, layout)
+        like, _ = halves(total)
         turning = read_tables(head, rows, tables, norms, like, QUERY_HEADS, HAS_NORMS)
-        total = multiply(ring, weights, scale, HIDDEN, RANKS, DIM, STAGES) * factor[:, None]
+        total = add_all(of_base, of_adapter, ring, scale, steps, RANKS, STAGES) * factor[:, None]
         finish(total, turning, head, rows, places, epsilon, QUERY_HEADS, KV_HEADS, BLOCK_SIZE, HAS_NORMS)
 
 
@@ -80,8 +82,8 @@ def _consume(
 def _project_and_rotate(
     x,
     down_tiles,
-    source,
     below,
+    source,
     up,
     down,
     ready,
@@ -113,7 +115,7 @@ def _project_and_rotate(
     STAGES: gl.constexpr,
 ):
     """A program is a pair of multiprocessors, with one head, or with some ranks of x A'."""
-    ring, pieces, held = allocate(x, down_tiles, source, below, up, STAGES)
+    ring, filled, used = allocate(x, down_tiles, below, source, up, STAGES)
     read = (x, down_tiles, below, source, up)
     tables = (cos, sin, positions, slots)
     places = (queries, (keys, key_scales), (values, value_scales))
@@ -132,8 +134,7 @@ def _project_and_rotate(
                     places,
                     norms,
                     ring,
-                    pieces,
-                    held,
+                    used,
                     HIDDEN,
                     RANKS,
                     DIM,
@@ -147,7 +148,7 @@ def _project_and_rotate(
             ),
             (
                 produce,
-                (read, (ready, readers), width, ring, pieces, held, HIDDEN, RANKS, DIM, STAGES),
+                (read, (ready, readers), width, ring, filled, HIDDEN, RANKS, DIM, STAGES),
             ),
         ],
         [1],

@@ -3,7 +3,7 @@ completes half of the rows.
 
 It streams the weights (`streaming.py`). Each weight is read by one of the two, where halves of the rows
 (`halved_product.py`) take each through the shared memory of both: long sums are bound by that. The adapter's B are more
-columns of the same product.
+columns of the same product. x A' is not brought together: each of a pair multiplies B with its own part of it.
 """
 
 # ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
@@ -28,7 +28,6 @@ from clotho_trainer.inference.paged.streaming import (
     WIDTH,
     await_flag,
     depth_of,
-    hand_over,
     make_barriers,
     tiles_of,
     turn,
@@ -84,7 +83,7 @@ def allocate(x, down_tiles, below, source, up, STAGES: gl.constexpr):
     own = xs.reinterpret(gl.float32, [ROWS, 2 * COLUMNS], _SPLIT_SUMS)  # after the last product
     as_own = xs.reinterpret(gl.float32, [ROWS, COLUMNS], _ALL_SUMS)
     filled = (xs, downs, pieces, weights, ups)
-    ring = (make_barriers(STAGES), make_barriers(STAGES))  # each stage is filled, has been used
+    ring = (make_barriers(STAGES), make_barriers(STAGES), None)  # of each stage: it is filled, it has been used
     arrived, taken = make_barriers(1).index(0), make_barriers(1).index(0)
     hopper.fence_async_shared(cluster=True)
     gl.barrier(cluster=True)  # each of a pair reaches for barriers of the other
@@ -104,7 +103,7 @@ def _fetch(
 ):
     """Weights and x. The first weights do not depend on the kernel before this one."""
     x, down, source, up = tiles
-    full, done = ring
+    full, done, _ = ring
     xs, downs, weights, ups = filled
     DEPTH: gl.constexpr = x.block_shape[1]
     EACH: gl.constexpr = weights.shape[0] // STAGES
@@ -136,69 +135,8 @@ def _fetch(
             stage, phase = turn(stage, phase, STAGES)
 
 
-@gluon.constexpr_function
-def _product_layout(columns, kind, warps):
-    return gl.NVMMADistributedLayout(
-        [3, 0], [warps, 1], [16, columns, 256 // kind.primitive_bitwidth], cga_layout=[[1, 0]]
-    )
-
-
 @gluon.jit
-def _no_sums(operands):
-    left, right = operands
-    layout: gl.constexpr = _product_layout(right.shape[1], left.dtype, gl.num_warps())
-    return gl.zeros([left.shape[1], right.shape[1]], gl.float32, layout)
-
-
-@gluon.jit
-def _add_products(total, operands, ring, place, first, last, steps, STAGES: gl.constexpr):
-    """Of these steps, and what has been reached. A stage is given back when its products have ended."""
-    full, done = ring
-    left, right = operands
-    EACH: gl.constexpr = right.shape[0] // STAGES
-    stage, phase, before = place
-    for step in range(first, last):
-        mbarrier.wait(full.index(stage), phase)
-        one = hopper.warpgroup_mma(left.index(stage), right.index(EACH * stage).permute((1, 0)), total, is_async=True)
-        total = hopper.warpgroup_mma_wait(1, deps=[one])
-        mbarrier.arrive(done.index(before), pred=(step > 0) & (step <= steps - STAGES))
-        before = stage
-        stage, phase = turn(stage, phase, STAGES)
-    return hopper.warpgroup_mma_wait(0, deps=[total]), (stage, phase, before)
-
-
-@gluon.jit
-def reduce_ranks(down, scale, first, ready, ring, used, hidden, RANKS: gl.constexpr, STAGES: gl.constexpr):
-    """x A', of as many ranks as a program has: what each of the pair has added up, for that one of each pair which
-    adds up the same half."""
-    of_ranks, _, _ = used
-    steps = hidden // (2 * of_ranks[0].shape[2])
-    total, _ = _add_products(_no_sums(of_ranks), of_ranks, ring, (0, 0, 0), 0, steps, steps, STAGES)
-    if scale is not None:
-        total *= gl.load(scale)
-    hand_over(total, down, first, ready, RANKS)
-
-
-@gluon.jit
-def multiply(ring, used, sums, scale, hidden, RANKS: gl.constexpr, STAGES: gl.constexpr, like: gl.constexpr):
-    """Columns of a pair, with their adapter."""
-    _, of_base, of_adapter = used
-    last = hidden // (2 * of_base[0].shape[2])
-    steps = last + RANKS // RANKS_DEEP
-    total = _no_sums(of_base)
-    if scale is None:
-        total, _ = _add_products(total, of_base, ring, (0, 0, 0), 0, steps, steps, STAGES)
-    else:
-        total, place = _add_products(total, of_base, ring, (0, 0, 0), 0, last, steps, STAGES)
-        layout: gl.constexpr = _no_sums(of_adapter).type.layout
-        total = gl.convert_layout(total * gl.load(scale), layout, assert_trivial=True)
-        if RANKS > 0:
-            total, _ = _add_products(total, of_adapter, ring, place, last, steps, steps, STAGES)
-    return _join(total, sums, like)
-
-
-@gluon.jit
-def _join(total, sums, like: gl.constexpr):
+def join(total, sums, like: gl.constexpr):
     """What both have added up, of half of the rows each."""
     (own, as_own), received, arrived, taken = sums
     mbarrier.expect(arrived, received.nbytes_per_cta)

@@ -6,7 +6,7 @@ and x A' beside x. The first programs compute that meanwhile. In 8 bits, x and W
 columns; B stays in 16 bits.
 """
 
-# ruff: noqa: N803, N806 - kernels' constants are written in capitals
+# ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
 # mypy: ignore-errors
 
 from collections.abc import Mapping
@@ -129,6 +129,67 @@ def await_flag(ready, readers, EXPECTED: gl.constexpr):
         is_pure=False,
         pack=1,
     )
+
+
+@gluon.constexpr_function
+def _product_layout(columns, kind, warps):
+    return gl.NVMMADistributedLayout(
+        [3, 0], [warps, 1], [16, columns, 256 // kind.primitive_bitwidth], cga_layout=[[1, 0]]
+    )
+
+
+@gluon.jit
+def no_sums(operands):
+    """Of rows of the left one, which two multiprocessors divide among them, with rows of the right one."""
+    left, right = operands
+    layout: gl.constexpr = _product_layout(right.shape[1], left.dtype, gl.num_warps())
+    return gl.zeros([left.shape[1], right.shape[1]], gl.float32, layout)
+
+
+@gluon.jit
+def _add_products(total, operands, ring, place, first, last, steps, STAGES: gl.constexpr):
+    """Of these steps, and what has been reached. A stage is given back when its products have ended: to this
+    multiprocessor, and to the first of a pair where that one loads for both."""
+    left, right = operands
+    full, mine, both = ring
+    EACH: gl.constexpr = right.shape[0] // STAGES
+    stage, phase, before = place
+    for step in range(first, last):
+        mbarrier.wait(full.index(stage), phase)
+        one = hopper.warpgroup_mma(left.index(stage), right.index(EACH * stage).permute((1, 0)), total, is_async=True)
+        total = hopper.warpgroup_mma_wait(1, deps=[one])
+        is_wanted = (step > 0) & (step <= steps - STAGES)
+        mbarrier.arrive(mine.index(before), pred=is_wanted)
+        if both is not None:
+            mbarrier.arrive(both.index(before), pred=is_wanted)
+        before = stage
+        stage, phase = turn(stage, phase, STAGES)
+    return hopper.warpgroup_mma_wait(0, deps=[total]), (stage, phase, before)
+
+
+@gluon.jit
+def add_all(of_base, of_adapter, ring, scale, last, RANKS: gl.constexpr, STAGES: gl.constexpr):
+    """x W' in `last` steps, and x A' times B' after it."""
+    steps = last + RANKS // RANKS_DEEP
+    total = no_sums(of_base)
+    if scale is None:
+        total, _ = _add_products(total, of_base, ring, (0, 0, 0), 0, steps, steps, STAGES)
+    else:
+        total, place = _add_products(total, of_base, ring, (0, 0, 0), 0, last, steps, STAGES)
+        layout: gl.constexpr = no_sums(of_adapter).type.layout
+        total = gl.convert_layout(total * gl.load(scale), layout, assert_trivial=True)
+        if RANKS > 0:
+            total, _ = _add_products(total, of_adapter, ring, place, last, steps, steps, STAGES)
+    return total
+
+
+@gluon.jit
+def reduce_ranks(down, scale, first, ready, ring, operands, steps, RANKS: gl.constexpr, STAGES: gl.constexpr):
+    """x A', of as many ranks as a program has."""
+    total, _ = _add_products(no_sums(operands), operands, ring, (0, 0, 0), 0, steps, steps, STAGES)
+    if scale is not None:
+        total *= gl.load(scale)
+    hand_over(total, down, first, ready, RANKS)
 
 
 @gluon.constexpr_function
