@@ -16,9 +16,9 @@ from clotho_trainer.inference.paged.linear import FusedLinear, Rows, Weighed
 from clotho_trainer.inference.paged.split_product import (
     WARPS,
     allocate,
+    fetch,
     finish,
     join,
-    produce,
     ranks_each,
     stages,
     tiles,
@@ -31,6 +31,7 @@ from clotho_trainer.inference.paged.streaming import (
     add_all,
     choose,
     is_streamable,
+    produce,
     reduce_ranks,
     row_factors,
 )
@@ -139,7 +140,7 @@ def _project_and_add(
                     STAGES,
                 ),
             ),
-            (produce, (read, (ready, readers), width, ring, filled, hidden, RANKS, COLUMNS, STAGES)),
+            (produce, (fetch, read, (ready, readers), width, ring, filled, hidden, RANKS, COLUMNS, STAGES)),
         ],
         [1],
         [24],
@@ -155,9 +156,8 @@ class AddedProjection:
         self._ranks_each = ranks_each(linear.ranks_of_a_module[0])
         self.columns = columns
         self._flags = torch.zeros(2, dtype=torch.int32, device=store.device)
-        self._down = up.new_zeros(
-            PAIR * ROWS, self._ranks or RANKS_DEEP.value
-        )  # of ranks that nothing computes it stays 0
+        # Of ranks that nothing computes it stays 0.
+        self._down = up.new_zeros(PAIR * ROWS, self._ranks or RANKS_DEEP.value)
 
     def __call__(
         self, x: Rows, linear: FusedLinear, residual: torch.Tensor, norm: torch.Tensor | None

@@ -4,7 +4,7 @@ read of the weights, and have whole rows of a stretch of columns at its end.
 It streams the weights (`streaming.py`); the adapter's B are more columns of the same product.
 """
 
-# ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
+# ruff: noqa: N803, N806 - kernels' constants are written in capitals
 # mypy: ignore-errors
 
 import torch
@@ -52,7 +52,7 @@ def allocate(x, down_tiles, below, source, up, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _fetch(
+def fetch(
     tiles,
     row,
     flag,
@@ -98,22 +98,6 @@ def _fetch(
             mbarrier.wait(both.index(stage), phase)
             tma.async_load(up, [row, step * RANKS_DEEP], full.index(stage), ups.index(stage), multicast=True)
             stage, phase = turn(stage, phase, STAGES)
-
-
-@gluon.jit
-def produce(tiles, flag, width, ring, filled, hidden, RANKS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr):
-    """One warp."""
-    x, down, below, source, up = tiles
-    xs, downs, pieces, weights, ups = filled
-    program = gl.program_id(0)
-    PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
-    if program < PROGRAMS:
-        of_adapter = (x, down, below, up)
-        _fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (xs, downs, pieces, ups), hidden, 0, STAGES)
-    else:
-        of_base = (x, down, source, up)
-        first = (program - PROGRAMS) * COLUMNS
-        _fetch(of_base, first, flag, ring, (xs, downs, weights, ups), hidden, RANKS, STAGES)
 
 
 def tiles(x: torch.Tensor, store: torch.Tensor, up: torch.Tensor, down: torch.Tensor, columns: int):

@@ -18,7 +18,7 @@ from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.halved_product import (
     WARPS,
     allocate,
-    produce,
+    fetch,
     stages,
     tiles,
 )
@@ -33,6 +33,7 @@ from clotho_trainer.inference.paged.streaming import (
     factors_of,
     is_streamable,
     no_sums,
+    produce,
     reduce_ranks,
     row_factors,
 )
@@ -148,7 +149,7 @@ def _project_and_rotate(
             ),
             (
                 produce,
-                (read, (ready, readers), width, ring, filled, HIDDEN, RANKS, DIM, STAGES),
+                (fetch, read, (ready, readers), width, ring, filled, HIDDEN, RANKS, DIM, STAGES),
             ),
         ],
         [1],

@@ -6,7 +6,7 @@ It streams the weights (`streaming.py`). Each weight is read by one of the two, 
 columns of the same product. x A' is not brought together: each of a pair multiplies B with its own part of it.
 """
 
-# ruff: noqa: N803, N806, PLR0913, PLR0917 - kernels take many arguments, and their constants are written in capitals
+# ruff: noqa: N803, N806 - kernels' constants are written in capitals
 # mypy: ignore-errors
 
 import torch
@@ -91,7 +91,7 @@ def allocate(x, down_tiles, below, source, up, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def _fetch(
+def fetch(
     tiles,
     row,
     flag,
@@ -197,22 +197,6 @@ def _tell(barrier):
 def finish(sums):
     """What this one has sent has to be there before its memory is given away."""
     mbarrier.wait(sums[3], 0)
-
-
-@gluon.jit
-def produce(tiles, flag, width, ring, filled, hidden, RANKS: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr):
-    """One warp."""
-    x, down, below, source, up = tiles
-    xs, downs, pieces, weights, ups = filled
-    program = gl.program_id(0)
-    PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
-    if program < PROGRAMS:
-        of_adapter = (x, down, below, up)
-        _fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (xs, downs, pieces, ups), hidden, 0, STAGES)
-    else:
-        of_base = (x, down, source, up)
-        first = (program - PROGRAMS) * COLUMNS
-        _fetch(of_base, first, flag, ring, (xs, downs, weights, ups), hidden, RANKS, STAGES)
 
 
 def tiles(x: torch.Tensor, store: torch.Tensor, up: torch.Tensor, down: torch.Tensor, columns: int, ranks_each: int):

@@ -131,6 +131,33 @@ def await_flag(ready, readers, EXPECTED: gl.constexpr):
     )
 
 
+@gluon.jit
+def produce(
+    fetch: gl.constexpr,
+    tiles,
+    flag,
+    width,
+    ring,
+    filled,
+    hidden,
+    RANKS: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """One warp: W of a program, or A."""
+    x, down, below, source, up = tiles
+    xs, downs, pieces, weights, ups = filled
+    program = gl.program_id(0)
+    PROGRAMS: gl.constexpr = RANKS // RANKS_EACH
+    if program < PROGRAMS:
+        of_adapter = (x, down, below, up)
+        fetch(of_adapter, width + program * RANKS_EACH, flag, ring, (xs, downs, pieces, ups), hidden, 0, STAGES)
+    else:
+        of_base = (x, down, source, up)
+        first = (program - PROGRAMS) * COLUMNS
+        fetch(of_base, first, flag, ring, (xs, downs, weights, ups), hidden, RANKS, STAGES)
+
+
 @gluon.constexpr_function
 def _product_layout(columns, kind, warps):
     return gl.NVMMADistributedLayout(
@@ -233,8 +260,8 @@ def choose(busy: Mapping[Choice, int], multiprocessors: int) -> Choice | None:
 
 
 def is_streamable(linear: FusedLinear, at_once: int = 1, least: int = 1) -> bool:
-    """On a Hopper, with nothing else to add to its product, and with as many tiles, which are fetched so many at
-    once."""
+    """On a Hopper, with nothing else to add to its product. A step of its sum takes `at_once` tiles, and there are at
+    least so many steps."""
     if linear.streamed is None or linear.bias is not None:
         return False
     store, up, _ = linear.streamed
