@@ -24,11 +24,11 @@ MEMORY = 227 * 1024  # of a multiprocessor, that a program may have
 _NAMES = {torch.bfloat16: "bf16", FP8: "fp8e4nv"}
 
 
-def gated(columns: gated_projection.Columns, ranks: int, kind: torch.dtype) -> Any:
+def gated(columns: gated_projection.Columns, ranks: int, kind: torch.dtype, rows: int = streaming.ROWS) -> Any:
     wide, narrow = 2 * columns.wide, 2 * (columns.narrow or columns.wide)
     kinds = {
-        "x": _tiles(streaming.ROWS, streaming.IN_BOTH, kind),
-        "down_tiles": _tiles(streaming.ROWS, streaming.IN_BOTH),
+        "x": _tiles(rows, streaming.IN_BOTH, kind),
+        "down_tiles": _tiles(rows, streaming.IN_BOTH),
         "below": _tiles(streaming.RANKS_EACH.value, streaming.IN_HALVES, kind),
         "wide": _tiles(wide, streaming.IN_HALVES, kind),
         "narrow": _tiles(narrow, streaming.IN_HALVES, kind),
@@ -42,8 +42,8 @@ def gated(columns: gated_projection.Columns, ranks: int, kind: torch.dtype) -> A
         "readers": "i32",
         "epsilon": "fp32",
     }
-    shape = gated_projection.constants(columns, hidden=4096, ranks=ranks)
-    return _compiled(gated_projection._project_and_gate, kinds, shape, kind, gated_projection._WARPS)
+    shape = gated_projection.constants(columns, 4096, ranks, rows)
+    return _compiled(gated_projection._project_and_gate, kinds, shape, kind, gated_projection.warps(rows))
 
 
 def rotated(heads: rotated_projection.Heads, ranks: int, kind: torch.dtype, *, has_norms: bool) -> Any:
@@ -69,10 +69,12 @@ def rotated(heads: rotated_projection.Heads, ranks: int, kind: torch.dtype, *, h
     return _compiled(rotated_projection._project_and_rotate, kinds, shape, kind, halved_product.WARPS)
 
 
-def added(columns: int, hidden: int, ranks: int, kind: torch.dtype, rank: int = 32) -> Any:
+def added(
+    columns: int, hidden: int, ranks: int, kind: torch.dtype, *, rank: int = 32, rows: int = streaming.ROWS
+) -> Any:
     """In 8 bits the next norm needs whole rows."""
     kinds = {
-        **_split_tiles(columns, split_product.ranks_each(rank), kind),
+        **_split_tiles(rows, columns, split_product.ranks_each(rank), kind),
         "down": "*bf16",
         "ready": "*i32",
         "residual": "*bf16",
@@ -81,7 +83,7 @@ def added(columns: int, hidden: int, ranks: int, kind: torch.dtype, rank: int = 
         "hidden": "i32",
         "readers": "i32",
     }
-    shape = added_projection.constants(columns, hidden, ranks, kind)
+    shape = added_projection.constants(rows, columns, hidden, ranks, kind)
     if kind == FP8:
         shape |= dict.fromkeys(("norm", "weighed", "squares"))
     else:
@@ -101,11 +103,11 @@ def _compiled(kernel: Any, kinds: Mapping[str, str], shape: Mapping[str, Any], k
     return triton.compile(GluonASTSource(kernel, signature, known), target=HOPPER, options=options)
 
 
-def _split_tiles(columns: int, ranks_each: int, kind: torch.dtype) -> dict[str, str]:
+def _split_tiles(rows: int, columns: int, ranks_each: int, kind: torch.dtype) -> dict[str, str]:
     depth = streaming.PAIR * streaming.depth_of(kind)
     return {
-        "x": _tiles(streaming.ROWS, streaming.SPLIT, kind, depth),
-        "down_tiles": _tiles(streaming.PAIR * streaming.ROWS, streaming.IN_HALVES),
+        "x": _tiles(rows, streaming.SPLIT, kind, depth),
+        "down_tiles": _tiles(streaming.PAIR * rows, streaming.IN_HALVES),
         "below": _tiles(ranks_each, streaming.SPLIT, kind, depth),
         "source": _tiles(columns, streaming.SPLIT, kind, depth),
         "up": _tiles(columns, streaming.IN_BOTH),
@@ -134,6 +136,8 @@ if __name__ == "__main__":
         for columns in added_projection._CHOICES:
             check(added(columns, 4096, 64, precision))
         check(added(64, 12288, 64, precision, rank=64))
+        check(gated(gated_projection._CHOICES[0], 64, precision, streaming.FEW_ROWS), is_split=False)
+        check(added(64, 12288, 64, precision, rows=streaming.FEW_ROWS))
         check(added(64, 12288, 0, precision))
         check(rotated(rotated_projection.Heads(32, 8, 128), 64, precision, has_norms=True), is_split=False)
         check(rotated(rotated_projection.Heads(32, 8, 64), 0, precision, has_norms=False), is_split=False)

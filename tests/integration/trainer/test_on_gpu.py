@@ -18,7 +18,7 @@ from clotho_contract.config import RunConfig, RunIdentity
 from clotho_contract.settings import Model, Training
 from clotho_contract.trajectory import ScoredGroup
 from clotho_trainer.inference.core.engine import Request, Sampling
-from clotho_trainer.inference.paged import linear, sharing
+from clotho_trainer.inference.paged import linear, sharing, streaming
 from clotho_trainer.inference.paged.cache import Cache, CacheShape
 from clotho_trainer.inference.paged.kernels import TritonOperations
 from clotho_trainer.inference.paged.linear import Rows
@@ -389,6 +389,7 @@ def test_kernels_that_stream_the_weights_compute_what_single_operations_do(
                 torch.randn(rows, width, device="cuda").bfloat16() for width in (hidden, queries * dim, inner)
             )
             gates *= (queries * dim / inner) ** 0.5  # so that both projections add as much
+            mixed = _with_garbage_behind(mixed)
             below = plain.rounded(gates) if weights.rounds else Rows(gates)
             found = []
             for do, cache in ((ours, caches[0].layer(index)), (plain, caches[1].layer(index))):
@@ -401,6 +402,13 @@ def test_kernels_that_stream_the_weights_compute_what_single_operations_do(
                 found.append((stream, heads, Rows(gated.values.bfloat16(), gated.scale).scaled, *kept))
             for mine, other in zip(*found, strict=True):
                 assert relative(mine, other) < most
+
+
+def _with_garbage_behind(x: torch.Tensor) -> torch.Tensor:
+    """Whole tiles are read, whatever lies behind the rows."""
+    memory = torch.full((streaming.ROWS, x.shape[1]), torch.nan, device="cuda", dtype=x.dtype)
+    memory[: len(x)] = x
+    return memory[: len(x)]
 
 
 def _policy(hidden: int, inner: int, queries: int, keys: int, dim: int, rank: int, *, in_fp8: bool) -> PolicyWeights:

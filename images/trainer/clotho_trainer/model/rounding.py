@@ -30,11 +30,12 @@ def _round(x, stride, out, scales, width, BLOCK: tl.constexpr):
     store_rounded(values, row, width, column, inside, out, scales)
 
 
-def round_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def round_rows(x: torch.Tensor, *, at_least: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """There is memory for `at_least` as many."""
     rows, width = x.shape
     if x.stride(1) != 1:
         x = x.contiguous()
-    out = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x.device)
+    out = torch.empty(max(rows, at_least), width, dtype=torch.float8_e4m3fn, device=x.device)[:rows]
     scales = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(width)
     _round[(rows,)](x, x.stride(0), out, scales, width, BLOCK=block, num_warps=_WARPS, **OVERLAPPING)

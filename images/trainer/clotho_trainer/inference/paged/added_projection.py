@@ -31,9 +31,11 @@ from clotho_trainer.inference.paged.streaming import (
     add_all,
     choose,
     is_streamable,
+    new_rows,
     produce,
     reduce_ranks,
     row_factors,
+    tile_rows,
 )
 
 _CHOICES = (64, 128)  # columns of a pair
@@ -165,13 +167,13 @@ class AddedProjection:
         """What a norm with these weights needs. The flags are 0 before and after."""
         store, up, scale = linear.streamed
         rows, hidden = x.values.shape
-        stretches = linear.width // self.columns
+        each, stretches = tile_rows(rows), linear.width // self.columns
         weighed = None
         if norm is not None:
             squares = residual.new_empty(ROWS, stretches, dtype=torch.float32)
-            weighed = Weighed(torch.empty_like(residual), squares)
+            weighed = Weighed(new_rows(residual, linear.width), squares)
         _project_and_add[(self._ranks // RANKS_EACH.value + stretches,)](
-            *tiles(x.values, store, up, self._down, self.columns, self._ranks_each),
+            *tiles(x.values, store, up, self._down, each, self.columns, self._ranks_each),
             self._down,
             self._flags,
             x.scale,
@@ -183,7 +185,7 @@ class AddedProjection:
             linear.width,
             hidden,
             PAIR * stretches,
-            **constants(self.columns, hidden, self._ranks, x.values.dtype),
+            **constants(each, self.columns, hidden, self._ranks, x.values.dtype),
             num_warps=WARPS,
             num_ctas=PAIR,
             launch_pdl=True,
@@ -201,6 +203,6 @@ def prepare(linear: FusedLinear) -> AddedProjection | None:
     return None if columns is None else AddedProjection(linear, columns)
 
 
-def constants(columns: int, hidden: int, ranks: int, kind: torch.dtype) -> dict[str, int]:
+def constants(rows: int, columns: int, hidden: int, ranks: int, kind: torch.dtype) -> dict[str, int]:
     """Of the kernel."""
-    return {"RANKS": ranks, "COLUMNS": columns, "STAGES": stages(columns, hidden, kind)}
+    return {"RANKS": ranks, "COLUMNS": columns, "STAGES": stages(rows, columns, hidden, kind)}

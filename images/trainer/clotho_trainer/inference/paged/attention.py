@@ -12,6 +12,7 @@ import triton.language as tl
 
 from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.sharing import QUERIES, SharedPrompts
+from clotho_trainer.inference.paged.streaming import new_rows
 from clotho_trainer.inference.paged.weights import PolicyWeights
 from clotho_trainer.model.launching import OVERLAPPING, follow
 
@@ -368,7 +369,7 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
             SPLITS=shared_splits,
         )
         beside = shared.tokens, *shared_parts
-    out = torch.empty_like(query)
+    out = new_rows(query, query.shape[1])
     parts = (out, out) if splits == 1 else _empty_parts(query, rows * w.query_heads * splits, w.head_dim)
     _attend[(rows, w.kv_heads, splits)](
         query,

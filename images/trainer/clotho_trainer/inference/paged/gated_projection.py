@@ -34,12 +34,14 @@ from clotho_trainer.inference.paged.streaming import (
     hand_over,
     is_streamable,
     make_barriers,
+    new_rows,
     row_factors,
+    tile_rows,
     tiles_of,
     turn,
 )
 
-_WARPS = 8  # that multiply
+_ROWS_OF_A_WARP = 16
 
 
 class Columns(NamedTuple):
@@ -437,13 +439,14 @@ def _gated(
     rows, hidden = x.values.shape
     ranks = len(store) - 2 * inner
     pairs = triton.cdiv(inner, PAIR * columns.count)
-    out = up.new_empty(rows, inner)
+    out = new_rows(x.values, inner, up.dtype)
+    each = tile_rows(rows)
     down = up.new_empty(ROWS, ranks) if ranks else up.new_empty(ROWS, RANKS_DEEP.value)
     factors, stretches = factors_of(x)
     wide, narrow = PAIR * columns.wide, PAIR * (columns.narrow or columns.wide)
     _project_and_gate[(ranks // RANKS_EACH.value + pairs,)](
-        tiles_of(x.values, ROWS, IN_BOTH),
-        tiles_of(down, ROWS, IN_BOTH),
+        tiles_of(x.values, each, IN_BOTH),
+        tiles_of(down, each, IN_BOTH),
         tiles_of(store, RANKS_EACH.value, IN_HALVES),
         *(tiles_of(store, count, IN_HALVES) for count in (wide, narrow)),
         *(tiles_of(up if ranks else down, count, IN_HALVES) for count in (wide, narrow)),
@@ -456,16 +459,21 @@ def _gated(
         inner,
         PAIR * pairs,
         epsilon,
-        **constants(columns, hidden, ranks),
+        **constants(columns, hidden, ranks, each),
         STRETCHES=stretches,
-        num_warps=_WARPS,
+        num_warps=warps(each),
         num_ctas=PAIR,
         launch_pdl=True,
     )
     return out
 
 
-def constants(columns: Columns, hidden: int, ranks: int) -> dict[str, int]:
+def warps(rows: int) -> int:
+    """That multiply."""
+    return rows // _ROWS_OF_A_WARP
+
+
+def constants(columns: Columns, hidden: int, ranks: int, rows: int) -> dict[str, int]:
     """Of the kernel. As much is on its way as fits into a multiprocessor."""
-    stages = MEMORY // ((ROWS + 2 * columns.count) * WIDTH)
+    stages = MEMORY // ((rows + 2 * columns.count) * WIDTH)
     return {"HIDDEN": hidden, "RANKS": ranks, "WIDE": columns.wide, "NARROW": columns.narrow, "STAGES": stages}

@@ -353,7 +353,7 @@ class TritonOperations:
         tile = self._weighed_tile
         stretches = triton.cdiv(residual.shape[1], tile["BLOCK"])
         squares = residual.new_empty(streaming.ROWS, stretches, dtype=torch.float32)
-        weighed = Weighed(torch.empty_like(residual), squares)
+        weighed = Weighed(streaming.new_rows(residual, residual.shape[1]), squares)
         self._add(residual, addition, tile, weight, weighed)
         return weighed
 
@@ -397,7 +397,7 @@ class TritonOperations:
         )
 
     def rounded(self, x):
-        return Rows(*rounding.round_rows(x))
+        return Rows(*rounding.round_rows(x, at_least=streaming.ROWS))
 
     def rotate_and_store(self, x: Rows, layer: Layer, positions, slots, cache: LayerCache):
         w, rows = self._weights, len(x.values)
@@ -457,8 +457,8 @@ class TritonOperations:
 
 def _empty_rows(like, width, rounds):
     if not rounds:
-        return Rows(like.new_empty(len(like), width))
-    return Rows(like.new_empty(len(like), width, dtype=FP8), like.new_empty(len(like), 1, dtype=torch.float32))
+        return Rows(streaming.new_rows(like, width))
+    return Rows(streaming.new_rows(like, width, FP8), like.new_empty(len(like), 1, dtype=torch.float32))
 
 
 def _pointers(rows: Rows):

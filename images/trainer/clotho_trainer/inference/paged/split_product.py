@@ -23,7 +23,6 @@ from clotho_trainer.inference.paged.streaming import (
     PAIR,
     RANKS_DEEP,
     RANKS_EACH,
-    ROWS,
     SPLIT,
     WIDTH,
     await_flag,
@@ -199,12 +198,20 @@ def finish(sums):
     mbarrier.wait(sums[3], 0)
 
 
-def tiles(x: torch.Tensor, store: torch.Tensor, up: torch.Tensor, down: torch.Tensor, columns: int, ranks_each: int):
+def tiles(
+    x: torch.Tensor,
+    store: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    rows: int,
+    columns: int,
+    ranks_each: int,
+):
     """Of x, x A', A, W and B; B's are any where there are no adapters."""
     depth = PAIR * depth_of(x.dtype)
     return (
-        tiles_of(x, ROWS, SPLIT, depth),
-        tiles_of(down, PAIR * ROWS, IN_HALVES),
+        tiles_of(x, rows, SPLIT, depth),
+        tiles_of(down, PAIR * rows, IN_HALVES),
         tiles_of(store, ranks_each, SPLIT, depth),
         tiles_of(store, columns, SPLIT, depth),
         tiles_of(up if up.numel() else down, columns, IN_BOTH),
@@ -216,7 +223,7 @@ def ranks_each(rank: int) -> int:
     return 32 if rank <= 32 else RANKS_EACH.value
 
 
-def stages(columns: int, hidden: int, kind: torch.dtype) -> int:
+def stages(rows: int, columns: int, hidden: int, kind: torch.dtype) -> int:
     """As much is on its way as fits into a multiprocessor."""
-    received = ROWS // PAIR * columns * _OF_A_SUM
-    return min((_MEMORY - received) // ((ROWS + columns) * WIDTH), hidden // (PAIR * depth_of(kind)))
+    received = rows // PAIR * columns * _OF_A_SUM
+    return min((_MEMORY - received) // ((rows + columns) * WIDTH), hidden // (PAIR * depth_of(kind)))

@@ -26,7 +26,8 @@ from clotho_trainer.model.fp8 import FP8
 
 Choice = TypeVar("Choice")
 
-ROWS = 128  # at most; fewer are filled up, as another kernel would take seconds to compile
+ROWS = 128  # at most
+FEW_ROWS = 64  # a kernel of their own has less to read and to multiply, but takes seconds to compile
 PAIR = 2  # multiprocessors that share
 WIDTH = 128  # of a tile in shared memory, bytes
 RANKS_DEEP = gl.constexpr(64)  # of x A' times B, at once
@@ -277,6 +278,17 @@ def factors_of(x: Weighed | Rows):
     return (x.squares, x.squares.shape[1]) if isinstance(x, Weighed) else (x.scale, 0)
 
 
+def tile_rows(rows: int) -> int:
+    """Of a tile of x."""
+    return FEW_ROWS if rows <= FEW_ROWS else ROWS
+
+
+def new_rows(like: torch.Tensor, columns: int, kind: torch.dtype | None = None) -> torch.Tensor:
+    """As many, for a product: it reads whole tiles, and to fill up a tile with zeros takes longer than to read it."""
+    rows = len(like)
+    return like.new_empty(max(rows, ROWS), columns, dtype=kind)[:rows]
+
+
 def depth_of(kind: torch.dtype) -> int:
     """Columns of a tile: of the sums, at once."""
     return WIDTH // kind.itemsize
@@ -284,7 +296,16 @@ def depth_of(kind: torch.dtype) -> int:
 
 def tiles_of(matrix: torch.Tensor, rows: int, halves, depth: int | None = None):
     depth = depth or depth_of(matrix.dtype)
-    return TensorDescriptor.from_tensor(matrix, [rows, depth], tile_layout(rows, depth, halves, matrix.dtype))
+    shape = [_rows_there(matrix, rows), matrix.shape[1]]
+    layout = tile_layout(rows, depth, halves, matrix.dtype)
+    return TensorDescriptor(matrix, shape, matrix.stride(), [rows, depth], layout)
+
+
+def _rows_there(matrix: torch.Tensor, wanted: int) -> int:
+    """Rows of the matrix, and of the memory behind it as many as a tile wants."""
+    rows, columns = matrix.shape
+    there = matrix.untyped_storage().nbytes() // matrix.element_size() - matrix.storage_offset()
+    return max(rows, min(wanted, (there - columns) // matrix.stride(0) + 1))
 
 
 def tile_layout(rows: int, depth: int, halves, kind: torch.dtype):
