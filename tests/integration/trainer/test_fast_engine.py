@@ -100,6 +100,10 @@ def test_the_kernel_for_hopper_compiles_and_fits_into_its_memory() -> None:
     run_program("integration.trainer.compiled_kernels")
 
 
+def test_a_decoder_compiles_its_kernels_before_it_launches_one() -> None:
+    run_program("integration.trainer.compiled_together")
+
+
 def run_program(module: str) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", module]

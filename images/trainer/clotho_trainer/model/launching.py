@@ -1,6 +1,11 @@
-"""Kernels that follow each other closely: from Hopper on, one may start while the one before it still runs."""
+"""Kernels that follow each other closely: from Hopper on, one may start while the one before it still runs. And how
+many of them are compiled at once."""
 
 # mypy: ignore-errors
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import triton
@@ -24,3 +29,24 @@ def follow_closely():
     if _OVERLAPS:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+
+
+_only_compiles = ContextVar("only_compiles", default=False)
+
+
+def launch(kernel, grid, *arguments, **options):
+    if _only_compiles.get():
+        kernel.warmup(*arguments, grid=grid, **options)
+    else:
+        kernel[grid](*arguments, **options)
+
+
+@contextmanager
+def compiling():
+    """What is launched inside is compiled instead, all of it side by side: a kernel takes a core for seconds."""
+    before = _only_compiles.set(True)
+    try:
+        with ThreadPoolExecutor() as executor, triton.AsyncCompileMode(executor):
+            yield
+    finally:
+        _only_compiles.reset(before)

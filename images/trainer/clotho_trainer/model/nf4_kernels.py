@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
+from clotho_trainer.model.launching import launch
+
 _BYTES = 2048  # that a program reads
 
 
@@ -44,7 +46,9 @@ def unpack(packed: tuple[torch.Tensor, ...], block: int, scale_block: int, out: 
     """The tensors of `nf4.Packed` into contiguous memory, whole blocks only."""
     blocks = out.numel() // block
     blocks_each = 2 * _BYTES // block
-    _unpack[(triton.cdiv(blocks, blocks_each),)](
+    launch(
+        _unpack,
+        (triton.cdiv(blocks, blocks_each),),
         *packed,
         out,
         blocks,

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from clotho_trainer.model.launching import OVERLAPPING, follow
+from clotho_trainer.model.launching import OVERLAPPING, follow, launch
 
 _WARPS = 8
 
@@ -38,5 +38,5 @@ def round_rows(x: torch.Tensor, *, at_least: int = 0) -> tuple[torch.Tensor, tor
     out = torch.empty(max(rows, at_least), width, dtype=torch.float8_e4m3fn, device=x.device)[:rows]
     scales = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
     block = triton.next_power_of_2(width)
-    _round[(rows,)](x, x.stride(0), out, scales, width, BLOCK=block, num_warps=_WARPS, **OVERLAPPING)
+    launch(_round, (rows,), x, x.stride(0), out, scales, width, BLOCK=block, num_warps=_WARPS, **OVERLAPPING)
     return out, scales

@@ -37,6 +37,7 @@ from clotho_trainer.inference.paged.streaming import (
     row_factors,
     tile_rows,
 )
+from clotho_trainer.model.launching import launch
 
 _CHOICES = (64, 128)  # columns of a pair
 
@@ -172,7 +173,9 @@ class AddedProjection:
         if norm is not None:
             squares = residual.new_empty(ROWS, stretches, dtype=torch.float32)
             weighed = Weighed(new_rows(residual, linear.width), squares)
-        _project_and_add[(self._ranks // RANKS_EACH.value + stretches,)](
+        launch(
+            _project_and_add,
+            (self._ranks // RANKS_EACH.value + stretches,),
             *tiles(x.values, store, up, self._down, each, self.columns, self._ranks_each),
             self._down,
             self._flags,

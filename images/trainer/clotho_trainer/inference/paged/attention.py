@@ -14,7 +14,7 @@ from clotho_trainer.inference.paged.cache import LayerCache
 from clotho_trainer.inference.paged.sharing import QUERIES, SharedPrompts
 from clotho_trainer.inference.paged.streaming import new_rows
 from clotho_trainer.inference.paged.weights import PolicyWeights
-from clotho_trainer.model.launching import OVERLAPPING, follow
+from clotho_trainer.model.launching import OVERLAPPING, follow, launch
 
 _PROGRAMS = 512  # keys are split until the GPU has this many programs to run
 _MOST_SPLITS = 32
@@ -355,7 +355,9 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
         of_a_row = of_a_row | _BESIDE_TILES[in_fp8]
         shared_splits = _SHARED_SPLITS
         shared_parts = _empty_parts(query, rows * w.query_heads * shared_splits, w.head_dim)
-        _attend_shared[(_SHARED_PROGRAMS,)](
+        launch(
+            _attend_shared,
+            (_SHARED_PROGRAMS,),
             query,
             *content,
             *paging,
@@ -371,7 +373,9 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
         beside = shared.tokens, *shared_parts
     out = new_rows(query, query.shape[1])
     parts = (out, out) if splits == 1 else _empty_parts(query, rows * w.query_heads * splits, w.head_dim)
-    _attend[(rows, w.kv_heads, splits)](
+    launch(
+        _attend,
+        (rows, w.kv_heads, splits),
         query,
         *content,
         positions,
@@ -388,7 +392,7 @@ def attend(w: PolicyWeights, query, cache: LayerCache, positions, tables, shared
     )
     if splits > 1:
         grid = (rows * w.query_heads,)
-        _join_splits[grid](*parts, out, DIM=w.head_dim, SPLITS=splits, num_warps=4, **OVERLAPPING)
+        launch(_join_splits, grid, *parts, out, DIM=w.head_dim, SPLITS=splits, num_warps=4, **OVERLAPPING)
     return out
 
 
@@ -418,7 +422,9 @@ def gather(w: PolicyWeights, cache: LayerCache, tables, length: int):
         return [blocks.gathered(tables, length, w.dtype) for blocks in cache]
     tile = min(_FP8_GATHERED, cache.keys.block_size)
     out = torch.empty(2, len(tables), w.kv_heads, length, w.head_dim, dtype=w.dtype, device=tables.device)
-    _gather[(len(tables), w.kv_heads, triton.cdiv(length, tile))](
+    launch(
+        _gather,
+        (len(tables), w.kv_heads, triton.cdiv(length, tile)),
         *pointers(cache),
         tables,
         tables.stride(0),

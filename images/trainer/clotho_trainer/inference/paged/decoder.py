@@ -22,6 +22,7 @@ from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 
 STEPS = 4  # at most, before the host checks which sequences are finished
+_LONG_PROMPT = 256  # tokens: too many for the kernels for few rows
 _ROWS_OF_GRAPHS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512)
 
 Attend = Callable[[torch.Tensor, LayerCache], torch.Tensor]
@@ -137,8 +138,20 @@ class Decoder:
         """From the largest to the smallest, so that all graphs live in the memory of the first. In 8 bits those of
         steps that share a prompt are captured when such a prompt comes for the first time."""
         if self._uses_graphs:
-            for size in reversed(self.sizes):
-                self._capture(self._work_for(size))
+            works = [self._work_for(size) for size in reversed(self.sizes)]
+            self._compile(works)
+            for work in works:
+                self._capture(work)
+
+    def _compile(self, works: Many[_Work]) -> None:
+        """Of steps, the first and the last layer need all kernels that there are; and of reading a prompt."""
+        from clotho_trainer.model.launching import compiling
+
+        layers = self._weights.layers
+        with compiling():
+            for work in works:
+                self._steps(work, 1, [layers[0], layers[-1]])
+            self.prefill([[0] * min(_LONG_PROMPT, len(self._weights.cos))], [[]])
 
     def _capture(self, work: _Work) -> None:
         """The steps run once before: what they write goes to the block that has no owner."""
@@ -235,13 +248,13 @@ class Decoder:
         looks = self._always_looks or self._shared.has_tiles
         return _Work(size, looks and size >= sharing.FEWEST_ROWS)
 
-    def _steps(self, work: _Work, count: int) -> None:
+    def _steps(self, work: _Work, count: int, layers: Many[Layer] | None = None) -> None:
         do, rows, size = self._operations, self._rows, work.size
         for _ in range(count):
             inputs = rows.temperatures[:size], rows.seeds[:size], rows.positions[:size]
-            do.advance(rows, *do.sample(self._forward_step(work), *inputs))
+            do.advance(rows, *do.sample(self._forward_step(work, layers), *inputs))
 
-    def _forward_step(self, work: _Work) -> torch.Tensor:
+    def _forward_step(self, work: _Work, layers: Many[Layer] | None = None) -> torch.Tensor:
         positions, tables = self._rows.positions[: work.size], self._rows.tables[: work.size]
         residual, slots = self._operations.enter(self._rows, work.size, self._block_size)
         shared = self._shared if work.shares else None
@@ -249,12 +262,18 @@ class Decoder:
         def attend(query: torch.Tensor, cache: LayerCache) -> torch.Tensor:
             return self._operations.attend(query, cache, positions, tables, shared)
 
-        return functional.linear(self._forward(residual, positions, slots, attend), self._weights.head)
+        return functional.linear(self._forward(residual, positions, slots, attend, layers), self._weights.head)
 
     def _forward(
-        self, residual: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor, attend: Attend
+        self,
+        residual: torch.Tensor,
+        positions: torch.Tensor,
+        slots: torch.Tensor,
+        attend: Attend,
+        layers: Many[Layer] | None = None,
     ) -> torch.Tensor:
-        do, layers = self._operations, self._weights.layers
+        """Through these layers, or through all of them."""
+        do, layers = self._operations, layers or self._weights.layers
         addition: Addition = None
         for index, layer in enumerate(layers):
             cache = self._cache.layer(index)

@@ -40,6 +40,7 @@ from clotho_trainer.inference.paged.streaming import (
     tiles_of,
     turn,
 )
+from clotho_trainer.model.launching import launch
 
 _ROWS_OF_A_WARP = 16
 
@@ -444,7 +445,9 @@ def _gated(
     down = up.new_empty(ROWS, ranks) if ranks else up.new_empty(ROWS, RANKS_DEEP.value)
     factors, stretches = factors_of(x)
     wide, narrow = PAIR * columns.wide, PAIR * (columns.narrow or columns.wide)
-    _project_and_gate[(ranks // RANKS_EACH.value + pairs,)](
+    launch(
+        _project_and_gate,
+        (ranks // RANKS_EACH.value + pairs,),
         tiles_of(x.values, each, IN_BOTH),
         tiles_of(down, each, IN_BOTH),
         tiles_of(store, RANKS_EACH.value, IN_HALVES),

@@ -25,7 +25,7 @@ from clotho_trainer.inference.paged.sharing import SharedPrompts
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
 from clotho_trainer.model import rounding
 from clotho_trainer.model.fp8 import FP8
-from clotho_trainer.model.launching import OVERLAPPING, follow, follow_closely
+from clotho_trainer.model.launching import OVERLAPPING, follow, follow_closely, launch
 from clotho_trainer.model.rounding import store_rounded
 
 _ROTATED_ROWS = 16  # the matrix unit takes no fewer
@@ -364,7 +364,9 @@ class TritonOperations:
             self._add(residual, addition, _ADDED)
             addition = None
         values, scale, _ = addition or Rows(None)
-        _add_and_norm[(rows,)](
+        launch(
+            _add_and_norm,
+            (rows,),
             residual,
             values,
             0 if values is None else values.stride(0),
@@ -383,7 +385,9 @@ class TritonOperations:
     def _add(self, residual, addition, tile, weight=None, weighed=(None, None)):
         rows, hidden = residual.shape
         _, squares = weighed
-        _add[(triton.cdiv(rows, tile["ROWS"]), triton.cdiv(hidden, tile["BLOCK"]))](
+        launch(
+            _add,
+            (triton.cdiv(rows, tile["ROWS"]), triton.cdiv(hidden, tile["BLOCK"])),
             residual,
             *((None, 0, 0, None, None, 0) if addition is None else _pointers(addition)),
             weight,
@@ -403,7 +407,9 @@ class TritonOperations:
         w, rows = self._weights, len(x.values)
         qkv = layer.qkv(x)
         queries = qkv.values.new_empty(rows, w.query_heads * w.head_dim)
-        _rotate_and_store[(triton.cdiv(rows, _ROTATED_ROWS), w.query_heads + 2 * w.kv_heads)](
+        launch(
+            _rotate_and_store,
+            (triton.cdiv(rows, _ROTATED_ROWS), w.query_heads + 2 * w.kv_heads),
             *_pointers(qkv),
             layer.query_norm,
             layer.key_norm,
@@ -432,7 +438,9 @@ class TritonOperations:
         gate_up = linear(x)
         out = gate_up.values.new_empty(rows, inner)
         together = 16 if rows <= 16 else 64
-        _gated[(triton.cdiv(rows, together), triton.cdiv(inner, _COLUMNS))](
+        launch(
+            _gated,
+            (triton.cdiv(rows, together), triton.cdiv(inner, _COLUMNS)),
             *_pointers(gate_up),
             out,
             rows,

@@ -38,6 +38,7 @@ from clotho_trainer.inference.paged.streaming import (
     row_factors,
 )
 from clotho_trainer.inference.paged.weights import Layer, PolicyWeights
+from clotho_trainer.model.launching import launch
 
 
 @gluon.jit
@@ -185,7 +186,9 @@ class RotatedProjection:
         down = up.new_empty(ROWS, ranks or RANKS_DEEP.value)
         norms = (queries, queries) if layer.query_norm is None else (layer.query_norm, layer.key_norm)
         factors, stretches = factors_of(x)
-        _project_and_rotate[(ranks // RANKS_EACH.value + heads.count,)](
+        launch(
+            _project_and_rotate,
+            (ranks // RANKS_EACH.value + heads.count,),
             *tiles(x.values, store, up, down, heads.dim),
             down,
             self._flags,

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from clotho_trainer.model.launching import OVERLAPPING, follow
+from clotho_trainer.model.launching import OVERLAPPING, follow, launch
 
 _SIDE = 64  # of a stretch of the vocabulary, laid out as a square
 
@@ -93,10 +93,21 @@ def sample(logits, temperatures, seeds, positions):
     stretches = triton.cdiv(vocabulary, _SIDE**2)
     tops, totals = logits.new_empty(2, rows, stretches, dtype=torch.float32)
     tokens, logprobs = logits.new_empty(rows, dtype=torch.int64), logits.new_empty(rows, dtype=torch.float32)
-    _measure[(rows, stretches)](
-        logits, vocabulary, temperatures, tops, totals, BLOCK=_SIDE**2, num_warps=4, **OVERLAPPING
+    launch(
+        _measure,
+        (rows, stretches),
+        logits,
+        vocabulary,
+        temperatures,
+        tops,
+        totals,
+        BLOCK=_SIDE**2,
+        num_warps=4,
+        **OVERLAPPING,
     )
-    _draw[(rows,)](
+    launch(
+        _draw,
+        (rows,),
         logits,
         vocabulary,
         temperatures,

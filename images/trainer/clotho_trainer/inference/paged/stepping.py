@@ -10,7 +10,7 @@ import triton.language as tl
 
 from clotho_trainer.inference.core.block_manager import NULL_BLOCK
 from clotho_trainer.inference.paged.device_rows import DeviceRows
-from clotho_trainer.model.launching import OVERLAPPING, follow
+from clotho_trainer.model.launching import OVERLAPPING, follow, launch
 
 _NULL_BLOCK = tl.constexpr(NULL_BLOCK)
 
@@ -74,7 +74,9 @@ def enter(embedding, rows: DeviceRows, size: int, block_size: int):
     """The embedded tokens of the first rows, and the slots of the cache that are theirs."""
     hidden = embedding.shape[1]
     residual, slots = embedding.new_empty(size, hidden), rows.positions.new_empty(size)
-    _enter[(size,)](
+    launch(
+        _enter,
+        (size,),
         rows.tokens,
         rows.positions,
         rows.cached,
@@ -94,7 +96,9 @@ def enter(embedding, rows: DeviceRows, size: int, block_size: int):
 
 def advance(rows: DeviceRows, tokens: torch.Tensor, logprobs: torch.Tensor) -> None:
     """Take what was sampled as the input of the next step. Rows that have ended stay where they are."""
-    _advance[(1,)](
+    launch(
+        _advance,
+        (1,),
         tokens,
         logprobs,
         rows.tokens,
