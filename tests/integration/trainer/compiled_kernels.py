@@ -136,7 +136,7 @@ if __name__ == "__main__":
         for columns in added_projection._CHOICES:
             check(added(columns, 4096, 64, precision))
         check(added(64, 12288, 64, precision, rank=64))
-        check(gated(gated_projection._CHOICES[0], 64, precision, streaming.FEW_ROWS), is_split=False)
+        check(gated(gated_projection._CHOICES[1], 64, precision, streaming.FEW_ROWS), is_split=False)
         check(added(64, 12288, 64, precision, rows=streaming.FEW_ROWS))
         check(added(64, 12288, 0, precision))
         check(rotated(rotated_projection.Heads(32, 8, 128), 64, precision, has_norms=True), is_split=False)
