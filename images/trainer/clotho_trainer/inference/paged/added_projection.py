@@ -31,7 +31,7 @@ from clotho_trainer.inference.paged.streaming import (
     add_all,
     choose,
     is_streamable,
-    new_rows,
+    new_weighed,
     produce,
     reduce_ranks,
     row_factors,
@@ -169,10 +169,7 @@ class AddedProjection:
         store, up, scale = linear.streamed
         rows, hidden = x.values.shape
         each, stretches = tile_rows(rows), linear.width // self.columns
-        weighed = None
-        if norm is not None:
-            squares = residual.new_empty(ROWS, stretches, dtype=torch.float32)
-            weighed = Weighed(new_rows(residual, linear.width), squares)
+        weighed = None if norm is None else new_weighed(residual, stretches)
         launch(
             _project_and_add,
             (self._ranks // RANKS_EACH.value + stretches,),

@@ -351,9 +351,7 @@ class TritonOperations:
     def _weighed(self, residual, addition, weight):
         """After what is to be added."""
         tile = self._weighed_tile
-        stretches = triton.cdiv(residual.shape[1], tile["BLOCK"])
-        squares = residual.new_empty(streaming.ROWS, stretches, dtype=torch.float32)
-        weighed = Weighed(streaming.new_rows(residual, residual.shape[1]), squares)
+        weighed = streaming.new_weighed(residual, triton.cdiv(residual.shape[1], tile["BLOCK"]))
         self._add(residual, addition, tile, weight, weighed)
         return weighed
 

@@ -289,6 +289,12 @@ def new_rows(like: torch.Tensor, columns: int, kind: torch.dtype | None = None) 
     return like.new_empty(max(rows, ROWS), columns, dtype=kind)[:rows]
 
 
+def new_weighed(residual: torch.Tensor, stretches: int) -> Weighed:
+    """For so many stretches of these rows."""
+    squares = residual.new_empty(ROWS, stretches, dtype=torch.float32)
+    return Weighed(new_rows(residual, residual.shape[1]), squares)
+
+
 def depth_of(kind: torch.dtype) -> int:
     """Columns of a tile: of the sums, at once."""
     return WIDTH // kind.itemsize
